@@ -103,7 +103,7 @@ fn i_23_b_089_a_job_goes_after_its_time_to_live_and_not_before() {
         world.run_all();
         succeed(&mut world);
         world.settle();
-        let wake = world.plan().wake.unwrap();
+        let wake = world.plan().requeue_at.unwrap();
         assert_eq!((wake - world.now).get_seconds(), wait);
         world.tick(wait - 1);
         assert!(world.plan().is_idle());
@@ -122,7 +122,7 @@ fn b_089_i_45_the_longest_time_to_live_and_an_end_in_the_future_are_waited_for()
     world.settle();
     world.tick(-100);
     assert!(world.plan().is_idle());
-    assert!(world.plan().wake.is_some_and(|at| at > world.now));
+    assert!(world.plan().requeue_at.is_some_and(|at| at > world.now));
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn b_094_times_in_the_future_are_waited_for() {
     let ahead = (world.now + std::time::Duration::from_secs(30)).to_string();
     world.set("/status/startTime", json!(ahead));
     world.view_all();
-    let wake = world.plan().wake.unwrap();
+    let wake = world.plan().requeue_at.unwrap();
     assert_eq!((wake - world.now).get_seconds(), 90);
     assert_eq!(last(&world), "Running=True");
 }

@@ -195,9 +195,9 @@ fn without_a_time_to_live_a_finished_job_stays_and_a_running_one_waits_for_nothi
     endless.settle();
     endless.tick(1_000_000);
     assert!(endless.plan().is_idle());
-    assert_eq!(endless.plan().wake, None);
+    assert_eq!(endless.plan().requeue_at, None);
     let mut alive = running(pt(1).run_policy("ttlSecondsAfterFinished", 0));
-    assert_eq!(alive.plan().wake, None);
+    assert_eq!(alive.plan().requeue_at, None);
     alive.tick(1_000_000);
     alive.settle();
     assert!(alive.job().is_some());

@@ -35,7 +35,7 @@ fn replacements(limit: i32, code: i32) -> usize {
         world.settle();
         while let (None, Some(wake), false) = (
             world.pod(worker(0)),
-            world.plan().wake,
+            world.plan().requeue_at,
             world.memory().is_finished(),
         ) {
             world.now = wake;
@@ -151,7 +151,7 @@ fn b_088_a_quiet_job_ends_at_its_deadline_to_the_second() {
     world.run_all();
     world.settle();
     let start = world.memory().started.unwrap();
-    let wake = world.plan().wake.unwrap();
+    let wake = world.plan().requeue_at.unwrap();
     assert_eq!((wake - start).get_seconds(), 60);
     world.tick(59);
     assert!(world.plan().is_idle());
@@ -185,11 +185,11 @@ fn b_088_a_job_whose_spec_becomes_invalid_ends_at_its_deadline_also_beyond_its_l
     world.set("/spec/runPolicy/backoffLimit", json!(0));
     world.settle();
     assert!(!world.memory().is_finished(), "{:?}", world.conditions());
-    let left = world.plan().wake.unwrap() - world.now;
+    let left = world.plan().requeue_at.unwrap() - world.now;
     world.tick(left.get_seconds());
     world.settle();
     assert!(world.memory().is_finished(), "{:?}", world.conditions());
-    assert_eq!(world.plan().wake, None);
+    assert_eq!(world.plan().requeue_at, None);
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn b_087_i_45_a_deadline_beyond_the_calendar_never_comes_and_one_of_zero_is_past
     let mut far = world(pt(1).run_policy("activeDeadlineSeconds", i64::MAX));
     far.settle();
     assert_eq!(
-        (far.plan().wake, far.conditions()),
+        (far.plan().requeue_at, far.conditions()),
         (None, vec!["Created=True".to_owned()])
     );
     let mut now = world(pt(1).run_policy("activeDeadlineSeconds", 0));

@@ -67,7 +67,7 @@ fn b_090_neither_deadline_nor_time_to_live_runs_while_suspended() {
         world.tick(1000);
         world.view_all();
         assert!(world.plan().is_idle());
-        assert_eq!(world.plan().wake, None);
+        assert_eq!(world.plan().requeue_at, None);
         world.happen(Move::Suspend(false));
         world.settle();
         assert_eq!(last(&world), "Suspended=False");
@@ -162,7 +162,7 @@ fn b_145_policies_that_change_after_the_end_are_followed_and_restart_nothing() {
         assert_eq!(world.services().len(), 0);
         world.set("/spec/runPolicy/ttlSecondsAfterFinished", json!(60));
         world.view_all();
-        let wake = world.plan().wake.unwrap();
+        let wake = world.plan().requeue_at.unwrap();
         assert_eq!((wake - end).get_seconds(), 61);
         assert_eq!(last(&world), "Succeeded=True");
         let other = world.writes.iter().filter(|w| !w.starts_with("delete"));

@@ -159,7 +159,7 @@ proptest! {
         world.reconciles(100);
         world.view_all();
         let plan = world.plan();
-        prop_assert!(plan.is_idle() && !plan.again, "it loops: {plan:?}");
+        prop_assert!(plan.is_idle() && !plan.requeue, "it loops: {plan:?}");
     }
 }
 

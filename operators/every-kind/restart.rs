@@ -144,7 +144,7 @@ fn replacements_of_one_replica_come_at_once_then_after_10_20_40_seconds() {
         let failed = world.now;
         world.settle();
         while world.pod(worker(0)).is_none() {
-            let wake = world.plan().wake.expect("a wait has an end");
+            let wake = world.plan().requeue_at.expect("a wait has an end");
             assert!(wake > world.now);
             world.now = wake;
             // An operator restart neither forgets the wait nor starts it again.
@@ -236,7 +236,7 @@ fn the_pace_begins_anew_after_a_pod_that_ran_for_ten_minutes() {
             }
             world.settle();
             while world.pod(worker(0)).is_none() {
-                world.now = world.plan().wake.expect("a wait has an end");
+                world.now = world.plan().requeue_at.expect("a wait has an end");
                 world.crash();
                 world.settle();
             }
@@ -257,7 +257,7 @@ fn a_failure_says_when_its_replacement_comes() {
         let told = told.iter().find(|e| e.starts_with("Warning PodFailed: "));
         let next = told.and_then(|t| t.split_once("; next attempt at "));
         let due = next.map(|(_, at)| at.parse().unwrap());
-        assert_eq!(due, world.plan().wake.filter(|_| waits), "{told:?}");
+        assert_eq!(due, world.plan().requeue_at.filter(|_| waits), "{told:?}");
         assert_eq!(world.pod(worker(0)).is_none(), waits);
         let said = world.status().last_failure.unwrap().message.unwrap();
         assert!(!said.contains("next attempt"), "{said}");
@@ -395,7 +395,10 @@ fn a_gang_restarts_some_seconds_after_a_failure_unless_the_job_ends_meanwhile() 
     world.view_all();
     let failed = world.now;
     assert_eq!(
-        world.plan().wake.map(|at| (at - failed).get_seconds()),
+        world
+            .plan()
+            .requeue_at
+            .map(|at| (at - failed).get_seconds()),
         Some(5)
     );
     assert_eq!(world.memory().counted_failures, 0);

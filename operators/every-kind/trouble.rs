@@ -57,7 +57,7 @@ fn status_writes(world: &KindWorld) -> usize {
 /// Seconds until the operator's next requeue.
 fn looks_again_in(world: &mut KindWorld) -> Option<i64> {
     world.view_all();
-    let wake = world.plan().wake?;
+    let wake = world.plan().requeue_at?;
     Some(world.now.duration_until(wake).as_secs())
 }
 

@@ -11,7 +11,7 @@ use mpi_operator::Mpi;
 use paddle_operator::Paddle;
 use pytorch_operator::PyTorch;
 use serde_json::Value;
-use spark_operator::{ScheduledSparkApplication, SparkApplication, api, work::Spark};
+use spark_operator::{ScheduledSparkApplication, SparkApplication, api, controllers::Spark};
 use tf_operator::TensorFlow;
 use training_core::{Framework, Memory, TrainingJob as _};
 use training_runtime::entry::{self, NoArgs};

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::jiff::Timestamp;
 use spark_operator::SparkApplication;
 use spark_operator::api::{ScheduledSparkApplicationStatus, State as AppState};
-use spark_operator::course::again::{self, Again};
 use spark_operator::defaults;
+use spark_operator::lifecycle::retry::{self, Retry};
 use training_api::RunPolicy;
 use training_core::{Phase, ReplicaMemory, restart};
 
@@ -86,11 +86,11 @@ fn application(job: &Job, now: Timestamp) -> Vec<String> {
     let spec = defaults::apply(&app.spec, &BTreeMap::new());
     let policy = spec.restart_policy.clone().unwrap_or_default();
     let again = match &status.application_state.state {
-        AppState::Failing => again::run(&policy, &status),
+        AppState::Failing => retry::run(&policy, &status),
         AppState::New | AppState::PendingRerun
             if status.failed_submissions.is_some_and(|n| n > 0) =>
         {
-            again::submission(&policy, &status)
+            retry::submission(&policy, &status)
         }
         AppState::Completed | AppState::Failed => {
             let ends = spec
@@ -108,11 +108,11 @@ fn application(job: &Job, now: Timestamp) -> Vec<String> {
         _ => return Vec::new(),
     };
     match again {
-        Again::At(at) => vec![format!(
+        Retry::At(at) => vec![format!(
             "the next attempt starts {}",
             time::upcoming(at, now)
         )],
-        Again::Never => Vec::new(),
+        Retry::Never => Vec::new(),
     }
 }
 

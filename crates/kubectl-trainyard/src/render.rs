@@ -9,9 +9,9 @@ use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use spark_operator::course::seen::Seen;
-use spark_operator::course::step::Step as SparkStep;
-use spark_operator::course::{self, PlanInput};
+use spark_operator::lifecycle::observed::Observed as ObservedApplication;
+use spark_operator::lifecycle::step::Step as SparkStep;
+use spark_operator::lifecycle::{self, PlanInput};
 use spark_operator::{SparkApplication, digest};
 use tf_operator::TensorFlow;
 use training_api::ConditionType;
@@ -298,16 +298,16 @@ fn application(stored: Value, flags: &Flags, now: Timestamp) -> Result<Rendered>
     let operator = flags.parse::<spark_operator::args::Cli>()?.operator()?;
     let digest = digest::spec_digest(&stored["spec"]);
     let app: SparkApplication = typed(stored)?;
-    let next = course::plan(PlanInput {
+    let next = lifecycle::plan(PlanInput {
         app: &app,
         digest: &digest,
-        seen: &Seen::default(),
+        observed: &ObservedApplication::default(),
         settings: &operator.settings,
         rules: &operator.rules,
         now,
     });
     let objects = next.steps.into_iter().filter_map(|step| match step {
-        SparkStep::Make(make) | SparkStep::CreateOptional(make) => Some(json!(make)),
+        SparkStep::Create(make) | SparkStep::CreateOptional(make) => Some(json!(make)),
         SparkStep::CreateDriver(driver) => Some(json!(driver)),
         SparkStep::Change { .. }
         | SparkStep::DeletePod { .. }

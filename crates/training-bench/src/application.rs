@@ -8,11 +8,11 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 use spark_operator::SparkApplication;
-use spark_operator::course::look::{Pod, RunObject};
-use spark_operator::course::seen::{Kind as Sort, Seen};
-use spark_operator::course::step::{Make, Plan, Step};
-use spark_operator::course::{PlanInput, Rules, plan};
 use spark_operator::digest::{self, SpecDigest};
+use spark_operator::lifecycle::observed::{Kind as Sort, Observed};
+use spark_operator::lifecycle::slim::{Pod, RunObject};
+use spark_operator::lifecycle::step::{NewObject, Plan, Step};
+use spark_operator::lifecycle::{PlanInput, Rules, plan};
 use spark_operator::{Settings, label, names};
 use training_testkit::builders::SPARK;
 
@@ -145,17 +145,17 @@ impl Bodies {
         let mut app: SparkApplication = serde_json::from_value(stored)?;
         let (settings, rules) = (Settings::default(), Rules::default());
         let now: Timestamp = TIME.parse()?;
-        let decide = |app: &SparkApplication, seen: &Seen| {
+        let decide = |app: &SparkApplication, seen: &Observed| {
             plan(PlanInput {
                 app,
                 digest: &digest,
-                seen,
+                observed: seen,
                 settings: &settings,
                 rules: &rules,
                 now,
             })
         };
-        let made = Made::of(decide(&app, &Seen::default()))?;
+        let made = Made::of(decide(&app, &Observed::default()))?;
         let ids = Ids::new(UID, &digest);
         let marks = marks(&ids, &made.conf);
         let marks: Vec<&str> = marks.iter().map(String::as_str).collect();
@@ -239,11 +239,11 @@ impl Made {
         let (mut things, mut driver) = (Vec::new(), None);
         for step in first.steps {
             match step {
-                Step::Make(Make::ConfigMap(map)) => {
+                Step::Create(NewObject::ConfigMap(map)) => {
                     things.push((Resource::ConfigMap, serde_json::to_value(map)?));
                 }
-                Step::Make(Make::Service(service))
-                | Step::CreateOptional(Make::Service(service)) => {
+                Step::Create(NewObject::Service(service))
+                | Step::CreateOptional(NewObject::Service(service)) => {
                     things.push((Resource::Service, serde_json::to_value(service)?));
                 }
                 Step::CreateDriver(pod) => driver = Some(serde_json::to_value(pod)?),
@@ -268,7 +268,7 @@ impl Made {
     }
 
     /// Returns the operator's observed state, with the driver in a phase or not scheduled.
-    fn seen(&self, word: &str) -> Result<Seen> {
+    fn seen(&self, word: &str) -> Result<Observed> {
         let mut pod = self.driver.clone();
         pod["metadata"]["uid"] = json!("99999999-8888-7777-6666-555555555555");
         if !word.is_empty() {
@@ -276,7 +276,7 @@ impl Made {
             pod["status"] = told["status"].clone();
         }
         let pod: Pod = serde_json::from_value(pod)?;
-        let mut seen = Seen::default();
+        let mut seen = Observed::default();
         seen.drivers
             .push(pod.driver().context("a pod that is not the driver")?);
         let mut ui = self.things[self.ui()?].1.clone();
@@ -376,7 +376,7 @@ mod tests {
         let made = plan(PlanInput {
             app: &app,
             digest: &bodies.digest,
-            seen: &Seen::default(),
+            observed: &Observed::default(),
             settings: &Settings::default(),
             rules: &Rules::default(),
             now: "2026-01-01T00:00:00Z".parse().unwrap(),

@@ -99,7 +99,7 @@ impl Controller {
     pub(crate) fn release(&self, scope: &Scope) {
         let waiting = self.incomplete.lock().remove(scope);
         for key in waiting.into_iter().flatten() {
-            self.dispatcher.wake(key);
+            self.dispatcher.enqueue(key);
         }
     }
 
@@ -162,7 +162,7 @@ impl Controller {
         for (key, unreadable) in waiting {
             match unreadable {
                 Some((metadata, error)) => self.reconciler.unreadable(&metadata, &error),
-                None => self.dispatcher.wake(key),
+                None => self.dispatcher.enqueue(key),
             }
         }
     }
@@ -197,13 +197,13 @@ impl Controller {
 }
 
 impl Listener for Controller {
-    fn wake(&self, key: JobKey) {
-        self.dispatcher.wake(key);
+    fn enqueue(&self, key: JobKey) {
+        self.dispatcher.enqueue(key);
     }
 
     fn child_deleted(&self, key: JobKey) {
         self.reconciler.child_deleted(&key);
-        self.dispatcher.wake(key);
+        self.dispatcher.enqueue(key);
     }
 
     fn forget(&self, key: &JobKey) {

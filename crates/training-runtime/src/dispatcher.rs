@@ -37,8 +37,8 @@ struct State {
     running: HashSet<JobKey>,
     /// Running reconciles by namespace.
     busy: HashMap<Arc<str>, usize>,
-    /// Jobs woken during their reconcile.
-    again: HashSet<JobKey>,
+    /// Jobs queued during their reconcile.
+    requeued: HashSet<JobKey>,
     timers: BTreeMap<(Instant, u64), JobKey>,
     due: HashMap<JobKey, (Instant, u64)>,
     sequence: u64,
@@ -53,13 +53,13 @@ struct Bucket {
 
 impl Dispatcher {
     /// Queues a job, unless it is queued already.
-    pub fn wake(&self, key: JobKey) {
+    pub fn enqueue(&self, key: JobKey) {
         self.state.lock().enqueue(key, Instant::now());
         self.changed.notify_one();
     }
 
     /// Queues a job at a time, unless it is reconciled before. The earliest of several times counts.
-    pub fn wake_at(&self, key: JobKey, at: Instant) {
+    pub fn enqueue_at(&self, key: JobKey, at: Instant) {
         self.state.lock().schedule(key, at);
         self.changed.notify_one();
     }
@@ -136,7 +136,7 @@ async fn until(timer: Option<Instant>) {
 impl State {
     fn enqueue(&mut self, key: JobKey, now: Instant) {
         if self.running.contains(&key) {
-            self.again.insert(key);
+            self.requeued.insert(key);
             return;
         }
         if self.queued.contains(&key) {
@@ -230,7 +230,7 @@ impl State {
                 self.busy.remove(&key.namespace);
             }
         }
-        if self.again.remove(&key) {
+        if self.requeued.remove(&key) {
             self.enqueue(key.clone(), now);
         }
         if let Some(at) = next {
@@ -292,9 +292,9 @@ mod tests {
     async fn mt_32_i_34_ten_thousand_jobs_of_one_namespace_do_not_delay_another() {
         let dispatcher = Arc::new(Dispatcher::default());
         for n in 0..10_000 {
-            dispatcher.wake(key("busy", &n.to_string()));
+            dispatcher.enqueue(key("busy", &n.to_string()));
         }
-        dispatcher.wake(key("calm", "a"));
+        dispatcher.enqueue(key("calm", "a"));
         let reconciles = record(
             &dispatcher,
             4,
@@ -313,12 +313,12 @@ mod tests {
     async fn passes_of_one_namespace_that_hang_leave_places_for_others() {
         let dispatcher = Arc::new(Dispatcher::default());
         for n in 0..100 {
-            dispatcher.wake(key("slow", &n.to_string()));
+            dispatcher.enqueue(key("slow", &n.to_string()));
         }
         let late = Arc::clone(&dispatcher);
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            late.wake(key("calm", "a"));
+            late.enqueue(key("calm", "a"));
         });
         let reconciles = record(
             &dispatcher,
@@ -337,12 +337,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_job_is_never_in_two_passes_and_a_wake_up_during_a_pass_is_not_lost() {
         let dispatcher = Arc::new(Dispatcher::default());
-        dispatcher.wake(key("ns", "a"));
+        dispatcher.enqueue(key("ns", "a"));
         let waker = Arc::clone(&dispatcher);
         tokio::spawn(async move {
             for _ in 0..3 {
                 tokio::time::sleep(Duration::from_millis(2)).await;
-                waker.wake(key("ns", "a"));
+                waker.enqueue(key("ns", "a"));
             }
         });
         let reconciles = record(
@@ -366,7 +366,7 @@ mod tests {
         let waker = Arc::clone(&dispatcher);
         tokio::spawn(async move {
             for _ in 0..3_000 {
-                waker.wake(key("ns", "a"));
+                waker.enqueue(key("ns", "a"));
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         });
@@ -395,7 +395,7 @@ mod tests {
         let dispatcher = Arc::new(Dispatcher::default());
         let now = Instant::now();
         for seconds in [5, 2, 9] {
-            dispatcher.wake_at(key("ns", "a"), now + Duration::from_secs(seconds));
+            dispatcher.enqueue_at(key("ns", "a"), now + Duration::from_secs(seconds));
         }
         let reconciles = record(&dispatcher, 1, Duration::ZERO, Duration::from_secs(20)).await;
         assert_eq!(
@@ -410,8 +410,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn f_74_mt_31_a_panic_of_one_job_leaves_the_others_served() {
         let dispatcher = Arc::new(Dispatcher::default());
-        dispatcher.wake(key("ns", "bad"));
-        dispatcher.wake(key("ns", "good"));
+        dispatcher.enqueue(key("ns", "bad"));
+        dispatcher.enqueue(key("ns", "good"));
         let served = Arc::new(Mutex::new(Vec::new()));
         let stop = CancellationToken::new();
         let end = stop.clone();

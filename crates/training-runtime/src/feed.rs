@@ -65,7 +65,7 @@ pub async fn watch_jobs<J: Stored>(
                     listener.forget(key);
                 }
                 for key in there {
-                    listener.wake(key);
+                    listener.enqueue(key);
                 }
                 synced.send_replace(true);
                 listener.watching(feed, &scope, None);
@@ -73,7 +73,7 @@ pub async fn watch_jobs<J: Stored>(
             Ok(Event::Apply(Guarded(Ok(job)))) => {
                 let key = Jobs::<J>::key(&job);
                 if jobs.apply(job) {
-                    listener.wake(key);
+                    listener.enqueue(key);
                 }
             }
             Ok(Event::Apply(Guarded(Err(invalid)))) => {
@@ -122,7 +122,7 @@ pub fn parent<F: Framework>() -> Parent {
 enum Seen {
     /// Not to a job of ours.
     Foreign,
-    /// To a job of ours; holds the job to wake, if a decision may depend on the change.
+    /// To a job of ours; holds the job to enqueue, if a decision may depend on the change.
     Ours(Option<JobKey>),
 }
 
@@ -387,7 +387,7 @@ async fn fold<K>(
             Ok(Event::InitApply(object)) => sink.listed(&object),
             Ok(Event::InitDone) => {
                 for key in sink.end_list() {
-                    listener.wake(key);
+                    listener.enqueue(key);
                 }
                 synced.send_replace(true);
                 listener.watching(feed, scope, None);
@@ -398,7 +398,7 @@ async fn fold<K>(
                     Seen::Ours(changed) => changed,
                 };
                 if let Some(key) = changed {
-                    listener.wake(key);
+                    listener.enqueue(key);
                 }
             }
             Ok(Event::Delete(object)) => {

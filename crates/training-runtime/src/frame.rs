@@ -185,7 +185,7 @@ impl Resync<'_> {
     }
 
     /// Returns the given time or the next resync, whichever is sooner.
-    pub fn wake(&self, at: Option<Timestamp>) -> Instant {
+    pub fn requeue_at(&self, at: Option<Timestamp>) -> Instant {
         let safety = self.safety();
         let Some(at) = at else { return safety };
         let millis = at.duration_since(Timestamp::now()).as_millis();

@@ -86,7 +86,7 @@ pub trait Planner: Send + Sync + Sized + 'static {
     /// The objects.
     type Object: Stored<Status: Clone + Send + Sync>;
     /// What is known of an object's children.
-    type Seen: Send + Sync;
+    type Observed: Send + Sync;
     /// One change.
     type Step: Action + Send + Sync;
 
@@ -98,10 +98,10 @@ pub trait Planner: Send + Sync + Sized + 'static {
     const NOTES_WAIT: bool = false;
 
     /// Returns what is known of an object's children, from memory alone.
-    fn observe(&self, subject: Subject<'_, Self::Object>, past: Past) -> Self::Seen;
+    fn observe(&self, subject: Subject<'_, Self::Object>, past: Past) -> Self::Observed;
 
     /// Decides. Pure.
-    fn plan(&self, object: &Self::Object, seen: &Self::Seen, now: Timestamp) -> PlanOf<Self>;
+    fn plan(&self, object: &Self::Object, seen: &Self::Observed, now: Timestamp) -> PlanOf<Self>;
 
     /// Carries steps out; `cautious` says that the first requests go one by one, because they were refused before.
     fn execute(
@@ -112,7 +112,7 @@ pub trait Planner: Send + Sync + Sized + 'static {
     ) -> impl Future<Output = Outcome> + Send;
 
     /// How long the status of such a plan may wait for more counts, where `delay` is set.
-    fn patience(&self, _seen: &Self::Seen, _plan: &PlanOf<Self>, delay: Duration) -> Duration {
+    fn patience(&self, _seen: &Self::Observed, _plan: &PlanOf<Self>, delay: Duration) -> Duration {
         delay
     }
 
@@ -272,7 +272,7 @@ impl<P: Planner> Worker<P> {
         let stored = self.jobs.get(&key);
         let object = stored.as_deref().unwrap_or(object);
         let deadline = P::deadline(object).filter(|_| !state.overdue);
-        Some(deadline.map_or(next, |at| next.min(self.rhythm().wake(Some(at)))))
+        Some(deadline.map_or(next, |at| next.min(self.rhythm().requeue_at(Some(at)))))
     }
 
     /// `changed` says that the object doesn't wait until its backoff is over.
@@ -348,7 +348,7 @@ impl<P: Planner> Worker<P> {
             }
             let forged = std::mem::take(&mut plan.forged);
             told.note(&*object, self.memory.forged.warn(key, forged));
-            let mut wake = self.rhythm().wake(plan.wake);
+            let mut requeue_at = self.rhythm().requeue_at(plan.requeue_at);
             let creates = plan.steps.iter().any(Action::is_create);
             if let Some(stall) = &stall
                 && (held.is_some() || refused.is_some())
@@ -362,9 +362,9 @@ impl<P: Planner> Worker<P> {
                 plan.steps.retain(|step| !step.waits_for(stall.blocks));
             }
             if let Some(at) = self.may_wait(key, &seen, &plan, begun) {
-                wake = wake.min(at);
+                requeue_at = requeue_at.min(at);
                 if plan.steps.iter().all(Action::batches_with_counts) {
-                    return Ended::Quiet(wake);
+                    return Ended::Quiet(requeue_at);
                 }
                 // Other steps don't wait for counts, nor does what follows from them.
                 plan.status = None;
@@ -392,8 +392,8 @@ impl<P: Planner> Worker<P> {
                 found: outcome.found,
                 retry_at: refused.or(held),
                 stalled: stall.is_some(),
-                again: plan.again,
-                freed: !plan.again && self.planner.has_freed(uid, &plan.steps),
+                requeue: plan.requeue,
+                freed: !plan.requeue && self.planner.has_freed(uid, &plan.steps),
                 idle: plan.is_idle(),
                 creates,
             };
@@ -406,7 +406,7 @@ impl<P: Planner> Worker<P> {
                     }
                     return Ended::Failed(fault);
                 }
-                Next::Held(at) => return Ended::Held(at.min(wake)),
+                Next::Held(at) => return Ended::Held(at.min(requeue_at)),
                 Next::Recovered => self.recover(key),
                 Next::Again => {
                     if goes_on {
@@ -415,7 +415,7 @@ impl<P: Planner> Worker<P> {
                 }
                 Next::Done => {
                     self.tools.backoff.forget(key);
-                    return Ended::Quiet(wake);
+                    return Ended::Quiet(requeue_at);
                 }
             }
         }
@@ -445,7 +445,7 @@ impl<P: Planner> Worker<P> {
     fn may_wait(
         &self,
         key: &JobKey,
-        seen: &P::Seen,
+        seen: &P::Observed,
         plan: &PlanOf<P>,
         begun: Instant,
     ) -> Option<Instant> {

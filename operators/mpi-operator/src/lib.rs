@@ -5,7 +5,7 @@
 //! - [`hosts`]: host names, and the files that list them
 //! - [`keys`]: the SSH keys of a job
 //! - [`pods`], [`objects`]: the objects of a job
-//! - [`framework`], [`course`]: the life cycle of a job
+//! - [`framework`], [`lifecycle`]: the life cycle of a job
 //! - [`init`]: the launcher's init container that waits for the hosts, and `gate`, the program in it
 
 pub mod api;
@@ -13,7 +13,6 @@ pub mod api;
 pub mod args;
 mod bare;
 pub mod common;
-pub mod course;
 pub mod framework;
 #[cfg(feature = "bin")]
 pub mod gate;
@@ -21,6 +20,7 @@ mod gate_trouble;
 pub mod hosts;
 pub mod init;
 pub mod keys;
+pub mod lifecycle;
 pub mod names;
 pub mod objects;
 pub mod pods;

@@ -3,7 +3,6 @@
 // A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod course;
 mod crd;
 mod gang;
 mod golden;
@@ -11,6 +10,7 @@ mod golden;
 mod histories;
 mod inputs;
 mod launcher;
+mod lifecycle;
 #[path = "../../every-kind/lives.rs"]
 mod lives;
 #[cfg(feature = "bin")]

@@ -217,7 +217,7 @@ fn b_094_times_in_the_future_are_waited_for() {
     let ahead = |world: &KindWorld| world.now + SignedDuration::from_secs(30);
     let waits = |world: &mut KindWorld| {
         world.view_all();
-        (world.plan().wake.unwrap() - world.now).get_seconds()
+        (world.plan().requeue_at.unwrap() - world.now).get_seconds()
     };
     // The clock of the controller of Jobs is ahead when a Job ends.
     let ttl = |job: &mut Value| {

@@ -256,7 +256,7 @@ fn a_job_whose_spec_cant_be_read_any_more_still_ends_at_its_deadline() {
     world.set("/spec/nprocPerNode", json!("0"));
     world.settle();
     world.view_all();
-    let wake = world.plan().wake.unwrap();
+    let wake = world.plan().requeue_at.unwrap();
     assert_eq!((wake - start).get_seconds(), 60);
     world.now = wake;
     world.settle();

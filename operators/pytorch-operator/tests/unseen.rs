@@ -436,7 +436,7 @@ async fn what_another_operator_left_of_a_job_at_its_end_is_found_by_its_name_and
 struct RequeueRecorder(Mutex<Vec<JobKey>>);
 
 impl Listener for RequeueRecorder {
-    fn wake(&self, key: JobKey) {
+    fn enqueue(&self, key: JobKey) {
         self.0.lock().unwrap().push(key);
     }
     fn child_deleted(&self, _: JobKey) {}

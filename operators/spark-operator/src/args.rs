@@ -11,14 +11,14 @@ use k8s_openapi::api::networking::v1::IngressTLS;
 use training_runtime::cli::{self, INERT, parse_bool, parse_duration};
 use training_runtime::{RuntimeArgs, run::Operator as _};
 
-use crate::course::Rules;
+use crate::controllers::Spark;
+use crate::controllers::metrics::{Naming, SparkMetrics};
+use crate::lifecycle::Rules;
 use crate::schedule::Precision;
 use crate::submission::settings::{IN_CLUSTER, master};
 use crate::submission::{
     BatchSettings, DriverIngress, IngressLimits, Settings, Switch, WebSettings,
 };
-use crate::work::Spark;
-use crate::work::metrics::{Naming, SparkMetrics};
 
 /// The help heading of these flags; otherwise they would appear under the previous heading.
 const APPS: &str = "SparkApplications";

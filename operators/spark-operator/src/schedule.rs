@@ -164,7 +164,7 @@ pub struct Plan {
     /// The status to store.
     pub status: ScheduledSparkApplicationStatus,
     /// When to reconcile again at the latest.
-    pub wake: Option<Timestamp>,
+    pub requeue_at: Option<Timestamp>,
 }
 
 /// Decides the next steps of a schedule.
@@ -274,7 +274,7 @@ fn go_on(
     // A run may have ended before the status recorded it. If it were pruned, it would be created a second time.
     prune.retain(|name| create.as_ref() != Some(name));
     Plan {
-        wake: status.next_run.as_ref().map(|time| time.0),
+        requeue_at: status.next_run.as_ref().map(|time| time.0),
         status,
         delete,
         prune,

@@ -2,10 +2,10 @@
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use spark_operator::course::look::Pod;
-use spark_operator::course::seen::Seen;
-use spark_operator::course::step::Step;
-use spark_operator::course::{self, PlanInput, Rules};
+use spark_operator::lifecycle::observed::Observed;
+use spark_operator::lifecycle::slim::Pod;
+use spark_operator::lifecycle::step::Step;
+use spark_operator::lifecycle::{self, PlanInput, Rules};
 use spark_operator::{Settings, SparkApplication, digest};
 use training_testkit::builders::application;
 
@@ -42,14 +42,14 @@ impl Scene {
                 .driver
                 .clone()
                 .map(|d| serde_json::from_value::<Pod>(d).unwrap());
-            let seen = Seen {
+            let seen = Observed {
                 drivers: driver.and_then(|d| d.driver()).into_iter().collect(),
-                ..Seen::default()
+                ..Observed::default()
             };
-            let plan = course::plan(PlanInput {
+            let plan = lifecycle::plan(PlanInput {
                 app: &self.app,
                 digest: &self.digest,
-                seen: &seen,
+                observed: &seen,
                 settings: &Settings::default(),
                 rules: &Rules::default(),
                 now: self.now,

@@ -257,9 +257,9 @@ pub struct Plan<S, T = Step> {
     /// wrong, and a replacement would run beside the child.
     pub lost: Option<String>,
     /// Requeue as soon as the status is stored, because it changes what to do.
-    pub again: bool,
+    pub requeue: bool,
     /// The latest time to requeue.
-    pub wake: Option<Timestamp>,
+    pub requeue_at: Option<Timestamp>,
 }
 
 impl<S, T> Default for Plan<S, T> {
@@ -271,8 +271,8 @@ impl<S, T> Default for Plan<S, T> {
             transitions: Vec::new(),
             forged: Vec::new(),
             lost: None,
-            again: false,
-            wake: None,
+            requeue: false,
+            requeue_at: None,
         }
     }
 }

@@ -30,9 +30,9 @@ pub struct Draft {
     /// Transitions to count once the status is stored.
     pub transitions: Vec<Transition>,
     /// Requeue as soon as the plan is carried out.
-    pub again: bool,
+    pub requeue: bool,
     /// The latest time to requeue.
-    pub wake: Option<Timestamp>,
+    pub requeue_at: Option<Timestamp>,
     /// What stalls the job: a reason and a message.
     pub stall: Option<(&'static str, String)>,
     /// This reconcile starts or resumes the job.
@@ -50,8 +50,8 @@ impl Draft {
             steps: Vec::new(),
             notes: Vec::new(),
             transitions: Vec::new(),
-            again: false,
-            wake: None,
+            requeue: false,
+            requeue_at: None,
             stall: None,
             starts: false,
             withheld: false,
@@ -86,7 +86,7 @@ impl Draft {
     pub fn requeue_after(&mut self, start: Timestamp, seconds: i64) {
         // A time beyond the calendar never comes.
         if let Ok(at) = start.checked_add(SignedDuration::from_secs(seconds)) {
-            self.wake = Some(self.wake.map_or(at, |w| w.min(at)));
+            self.requeue_at = Some(self.requeue_at.map_or(at, |w| w.min(at)));
         }
     }
 
@@ -167,8 +167,8 @@ impl Draft {
         if self.withheld && !self.memory.holds(ConditionType::Stalled) {
             return Plan {
                 steps: self.steps,
-                again: self.again,
-                wake: self.wake,
+                requeue: self.requeue,
+                requeue_at: self.requeue_at,
                 ..Plan::default()
             };
         }
@@ -199,8 +199,8 @@ impl Draft {
             steps: self.steps,
             notes: self.notes,
             transitions: self.transitions,
-            again: self.again || decided,
-            wake: self.wake,
+            requeue: self.requeue || decided,
+            requeue_at: self.requeue_at,
             ..Plan::default()
         }
     }

@@ -214,7 +214,7 @@ pub fn settle<F: Framework>(
             draft
                 .steps
                 .push(create::<F>(cx, gang.habits, &wanted, version));
-            draft.again = true;
+            draft.requeue = true;
             return PodCreation::Blocked;
         };
         if group.terminating {
@@ -433,13 +433,13 @@ fn is_gone(kind: GroupKind, seen: &Observed, draft: &mut Draft) -> bool {
     match seen.gang.offers.of(kind) {
         Availability::Missing => true,
         Availability::Served(_) if there => {
-            draft.again |= seen.groups.iter().any(|g| g.kind == kind && !g.terminating);
+            draft.requeue |= seen.groups.iter().any(|g| g.kind == kind && !g.terminating);
             false
         }
         Availability::Served(_) if seen.sought.contains(&kind) => true,
         Availability::Served(version) => {
             draft.steps.push(Step::LookUpGroup { kind, version });
-            draft.again = true;
+            draft.requeue = true;
             false
         }
         Availability::Unknown | Availability::Unanswered(_) | Availability::Denied(_) => false,

@@ -55,7 +55,7 @@ pub(super) fn decide<F: Framework>(
             Ok(_) => {
                 lost.tell(cx, census, draft);
                 restart::on_request(framework, cx, seen, draft);
-                wake_at_deadline(cx, draft);
+                requeue_at_deadline(cx, draft);
                 return Ok(());
             }
             // Pods that can't be rendered any more are not replaced.
@@ -101,12 +101,12 @@ pub(super) fn decide<F: Framework>(
             fill(framework, cx, seen, census, draft)
         }
     };
-    wake_at_deadline(cx, draft);
+    requeue_at_deadline(cx, draft);
     unrenderable.map_or(made, Err)
 }
 
 /// Requeues at the deadline, if the job has not ended.
-fn wake_at_deadline<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &mut Draft) {
+fn requeue_at_deadline<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &mut Draft) {
     let deadline = deadline(cx, draft).filter(|_| !draft.memory.is_finished());
     if let Some((started, seconds)) = deadline {
         draft.requeue_after(started, seconds);
@@ -129,7 +129,7 @@ pub fn end_at_deadline<F: Framework>(
     if is_overdue(cx, draft) {
         failing::fail(framework, cx, seen, &FailureCause::Deadline, draft);
     } else {
-        wake_at_deadline(cx, draft);
+        requeue_at_deadline(cx, draft);
     }
 }
 
@@ -311,7 +311,7 @@ fn make_missing<F: Framework>(
     let mut creates = Creates::default();
     for (slot, me) in census.slots.iter().zip(cx.roles.ranks()) {
         if creates.is_full() {
-            draft.again = true;
+            draft.requeue = true;
             break;
         }
         if !slot.has_service && !slot.service_leaving {

@@ -58,7 +58,7 @@ pub fn page() -> anyhow::Result<String> {
         "\n## spark-operator\n\nThe published names of counters don't end in `_total`, as OpenMetrics requires. Labels are those of `--metrics-labels`.\n\n\
          | Series | Type | Meaning |\n| --- | --- | --- |\n",
     );
-    for metric in spark_operator::work::metrics::described() {
+    for metric in spark_operator::controllers::metrics::described() {
         let series: Vec<String> = metric.series.iter().map(|s| format!("`{s}`")).collect();
         let (series, kind, help) = (series.join(", "), metric.kind, metric.help);
         let _ = writeln!(page, "| {series} | {kind} | {help} |");

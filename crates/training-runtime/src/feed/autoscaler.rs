@@ -69,7 +69,7 @@ impl Child for AutoscalerView {
     fn same_for_decisions(&self, other: &Self) -> bool {
         AutoscalerView::same_for_decisions(self, other)
     }
-    fn leave(&mut self, version: u64) {
+    fn mark_terminating(&mut self, version: u64) {
         self.terminating = true;
         self.version = self.version.max(version);
     }

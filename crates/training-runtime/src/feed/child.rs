@@ -17,9 +17,9 @@ pub trait Child: Clone {
     /// Returns true if all fields that decisions depend on are equal.
     fn same_for_decisions(&self, other: &Self) -> bool;
     /// Marks the child as terminating, at this version.
-    fn leave(&mut self, version: u64);
+    fn mark_terminating(&mut self, version: u64);
     /// Marks the child as deleted, if its last state counts afterwards.
-    fn go(&mut self) {}
+    fn mark_deleted(&mut self) {}
     /// Returns true if it was marked as deleted.
     fn is_gone(&self) -> bool {
         false
@@ -42,7 +42,7 @@ impl Child for PodView {
     fn same_for_decisions(&self, other: &Self) -> bool {
         PodView::same_for_decisions(self, other)
     }
-    fn leave(&mut self, version: u64) {
+    fn mark_terminating(&mut self, version: u64) {
         self.terminating = true;
         self.version = self.version.max(version);
     }
@@ -64,7 +64,7 @@ impl Child for ServiceView {
     fn same_for_decisions(&self, other: &Self) -> bool {
         self.uid == other.uid && self.terminating == other.terminating
     }
-    fn leave(&mut self, version: u64) {
+    fn mark_terminating(&mut self, version: u64) {
         self.terminating = true;
         self.version = self.version.max(version);
     }

@@ -153,7 +153,7 @@ impl<V: Child> Index<V> {
         changed.into_iter().collect()
     }
 
-    /// Stores an object from the watch or an answer. Returns the job to wake, if a decision may depend on the change.
+    /// Stores an object from the watch or an answer. Returns the job to enqueue, if a decision may depend on the change.
     pub fn apply(&self, owned: Owned<V>) -> Option<JobKey> {
         let inner = &mut *self.inner.lock();
         let uid = owned.view.uid();
@@ -271,7 +271,7 @@ impl<V: Child> Index<V> {
     pub fn terminating(&self, owner: Uid, uid: Uid, version: u64) {
         let inner = &mut *self.inner.lock();
         if let Some(child) = inner.owners.get_mut(&owner).and_then(|k| k.get_mut(uid)) {
-            child.leave(version);
+            child.mark_terminating(version);
             inner.asked.insert(uid);
         }
     }
@@ -298,7 +298,7 @@ impl<V: Child> Index<V> {
             self.deleted(&owned, now);
             return;
         }
-        owned.view.go();
+        owned.view.mark_deleted();
         let inner = &mut *self.inner.lock();
         inner.unseen.remove(&child.1);
         if inner.is_gone(child.1, owned.view.version()) {

@@ -7,7 +7,7 @@ use crate::key::{JobKey, Scope};
 /// Receives the events of feeds.
 pub trait Listener: Send + Sync + 'static {
     /// Queues a job.
-    fn wake(&self, key: JobKey);
+    fn enqueue(&self, key: JobKey);
     /// A child of a job is gone: a taken name may be free.
     fn child_deleted(&self, key: JobKey);
     /// A job is gone.
@@ -19,7 +19,7 @@ pub trait Listener: Send + Sync + 'static {
     /// The availability of a kind changed: queues these jobs.
     fn offered(&self, jobs: Vec<JobKey>) {
         for key in jobs {
-            self.wake(key);
+            self.enqueue(key);
         }
     }
     /// A watch has been silent for so long that its cache may be stale; or it receives data again.

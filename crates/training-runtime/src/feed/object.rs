@@ -259,11 +259,11 @@ impl Child for ObjectView {
     fn same_for_decisions(&self, other: &Self) -> bool {
         ObjectView::same_for_decisions(self, other)
     }
-    fn leave(&mut self, version: u64) {
+    fn mark_terminating(&mut self, version: u64) {
         self.terminating = true;
         self.version = self.version.max(version);
     }
-    fn go(&mut self) {
+    fn mark_deleted(&mut self) {
         self.terminating = true;
         self.gone = true;
     }
@@ -288,7 +288,7 @@ impl Child for BatchPod {
     fn same_for_decisions(&self, other: &Self) -> bool {
         self.pod.same_for_decisions(&other.pod) && self.said == other.said
     }
-    fn leave(&mut self, version: u64) {
+    fn mark_terminating(&mut self, version: u64) {
         self.pod.terminating = true;
         self.pod.version = self.pod.version.max(version);
     }

@@ -133,7 +133,7 @@ impl<F: Lifecycle> TrainingPlanner<F> {
 
 impl<F: Lifecycle> Planner for TrainingPlanner<F> {
     type Object = F::Job;
-    type Seen = Observed;
+    type Observed = Observed;
     type Step = Step;
 
     const CACHES: [&'static str; 3] = ["jobs", "jobs_not_cached", "jobs_waiting"];

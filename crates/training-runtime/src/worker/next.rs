@@ -18,7 +18,7 @@ pub(super) struct Round<F> {
     /// A refusal of an earlier reconcile is still recorded.
     pub stalled: bool,
     /// The plan asks for another round.
-    pub again: bool,
+    pub requeue: bool,
     /// Steps made room for what the next plan creates.
     pub freed: bool,
     /// The plan had nothing to write.
@@ -56,7 +56,7 @@ pub(super) fn next<F>(round: Round<F>) -> Next<F> {
     }
     if let Some(at) = round.retry_at {
         // Where only refused steps are left, another plan would be the same.
-        return if round.again && !round.idle {
+        return if round.requeue && !round.idle {
             Next::Again
         } else {
             Next::Held(at)
@@ -66,7 +66,7 @@ pub(super) fn next<F>(round: Round<F>) -> Next<F> {
         return Next::Recovered;
     }
     // After a plan that created and decided nothing there is nothing to follow.
-    if (round.again || round.freed) && (!round.idle || round.creates) {
+    if (round.requeue || round.freed) && (!round.idle || round.creates) {
         Next::Again
     } else {
         Next::Done
@@ -86,7 +86,7 @@ mod tests {
             found: is("found"),
             retry_at: is("waits").then_some(at),
             stalled: is("stalled"),
-            again: is("again"),
+            requeue: is("requeue"),
             freed: is("freed"),
             idle: is("idle"),
             creates: is("creates"),
@@ -99,17 +99,17 @@ mod tests {
         for (answers, wanted) in [
             ("", Next::Done),
             ("idle", Next::Done),
-            ("again", Next::Again),
+            ("requeue", Next::Again),
             ("freed", Next::Again),
-            ("idle again", Next::Done),
-            ("idle again creates", Next::Again),
+            ("idle requeue", Next::Done),
+            ("idle requeue creates", Next::Again),
             ("creates", Next::Done),
             ("stalled", Next::Recovered),
-            ("stalled again", Next::Recovered),
+            ("stalled requeue", Next::Recovered),
             ("waits", Next::Held(at)),
             ("waits stalled", Next::Held(at)),
-            ("waits again", Next::Again),
-            ("waits again idle", Next::Held(at)),
+            ("waits requeue", Next::Again),
+            ("waits requeue idle", Next::Held(at)),
             ("waits freed", Next::Held(at)),
             ("waits found", Next::Again),
             ("idle found", Next::Again),

@@ -69,9 +69,9 @@ impl<F: Lifecycle> World<F> {
                 "two plans from one input differ".to_owned()
             });
         }
-        let (now, wake) = (self.now, plan.wake);
+        let (now, wake) = (self.now, plan.requeue_at);
         self.law(
-            !plan.is_idle() || !plan.again && wake.is_none_or(|at| at > now),
+            !plan.is_idle() || !plan.requeue && wake.is_none_or(|at| at > now),
             || format!("an idle plan asks for {wake:?} at {now}"),
         );
     }
@@ -420,7 +420,7 @@ impl<F: Lifecycle> World<F> {
             });
         };
         let plan = self.plan();
-        self.law(plan.is_idle() && !plan.again, || {
+        self.law(plan.is_idle() && !plan.requeue, || {
             format!("not at rest: {plan:?}")
         });
         let memory = self.memory();

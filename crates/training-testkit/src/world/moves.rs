@@ -394,7 +394,7 @@ impl<F: Lifecycle> World<F> {
         } else if self.kubelets_move(finish) {
             // Their changes are new events.
         } else if let Some(at) = plan
-            .wake
+            .requeue_at
             .filter(|at| self.now.duration_until(*at) <= PATIENCE)
         {
             self.now = self.now.max(at);

@@ -40,20 +40,20 @@ const EXECUTOR: &str = "crates/training-runtime/src/executor.rs";
 const TF: &str = "operators/tf-operator/src/framework.rs";
 const TF_CLUSTER: &str = "operators/tf-operator/src/cluster_spec.rs";
 const XGBOOST: &str = "operators/xgboost-operator/src/framework.rs";
-const MPI: &str = "operators/mpi-operator/src/course.rs";
+const MPI: &str = "operators/mpi-operator/src/lifecycle.rs";
 const MPI_HOSTS: &str = "operators/mpi-operator/src/hosts.rs";
-const SPARK_AGAIN: &str = "operators/spark-operator/src/course/again.rs";
+const SPARK_RETRY: &str = "operators/spark-operator/src/lifecycle/retry.rs";
 const SPARK_CRON: &str = "operators/spark-operator/src/cron.rs";
 const SPARK_SCHEDULE: &str = "operators/spark-operator/src/schedule.rs";
 const SPARK_MEMORY: &str = "operators/spark-operator/src/memory.rs";
-const SPARK_BEGIN: &str = "operators/spark-operator/src/course/begin.rs";
-const SPARK_FOLLOW: &str = "operators/spark-operator/src/course/follow.rs";
-const SPARK_EXECUTORS: &str = "operators/spark-operator/src/course/executors.rs";
+const SPARK_SUBMITTING: &str = "operators/spark-operator/src/lifecycle/submitting.rs";
+const SPARK_RUNNING: &str = "operators/spark-operator/src/lifecycle/running.rs";
+const SPARK_EXECUTORS: &str = "operators/spark-operator/src/lifecycle/executors.rs";
 const OF_TF: &[&str] =
     table!(in "tf-operator": "cluster_spec", "ends", "every_kind", "lives", "masters");
 const OF_XGBOOST: &[&str] =
     table!(in "xgboost-operator": "rendezvous", "every_kind", "lives", "masters");
-const OF_MPI: &[&str] = table!(in "mpi-operator": "course", "gang", "golden", "launcher", "setup");
+const OF_MPI: &[&str] = table!(in "mpi-operator": "lifecycle", "gang", "golden", "launcher", "setup");
 const OF_HOSTS: &[&str] = &[
     "-p",
     "mpi-operator",
@@ -545,21 +545,21 @@ pub const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "Spark: one retry too few",
-        file: SPARK_AGAIN,
+        file: SPARK_RETRY,
         from: "failed <= most",
         to: "failed < most",
         tests: OF_SPARK,
     },
     Mutation {
         name: "Spark: the backoff does not grow",
-        file: SPARK_AGAIN,
+        file: SPARK_RETRY,
         from: ".saturating_mul(failures);",
         to: ".saturating_mul(failures.min(1));",
         tests: OF_SPARK,
     },
     Mutation {
         name: "Spark: succeeded runs use up retries",
-        file: SPARK_AGAIN,
+        file: SPARK_RETRY,
         from: "status.failed_runs.or(status.execution_attempts)",
         to: "status.execution_attempts.or(status.failed_runs)",
         tests: OF_SPARK,
@@ -608,29 +608,29 @@ pub const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "Spark: a driver of a former run is taken for the current one",
-        file: SPARK_BEGIN,
+        file: SPARK_SUBMITTING,
         from: "d.submission_id == id || former.is_none() || edited(d)",
         to: "true || d.submission_id == id || former.is_none() || edited(d)",
         tests: OF_SPARK,
     },
     Mutation {
         name: "Spark: a pod that has the driver's name is no obstacle",
-        file: SPARK_BEGIN,
-        from: "if let Some(name) = &self.ask.seen.taken {",
-        to: "if let Some(name) = self.ask.seen.taken.as_ref().filter(|_| false) {",
+        file: SPARK_SUBMITTING,
+        from: "if let Some(name) = &self.input.observed.taken_name {",
+        to: "if let Some(name) = self.input.observed.taken_name.as_ref().filter(|_| false) {",
         tests: OF_SPARK,
     },
     Mutation {
         name: "Spark: a driver that exits by zero has failed",
-        file: SPARK_FOLLOW,
+        file: SPARK_RUNNING,
         from: "if end.code == 0 => State::Succeeding",
         to: "if end.code == 1 => State::Succeeding",
         tests: OF_SPARK,
     },
     Mutation {
         name: "Spark: a failed run is not counted",
-        file: SPARK_FOLLOW,
-        from: "status.failed_runs = Some(more(status.failed_runs));",
+        file: SPARK_RUNNING,
+        from: "status.failed_runs = Some(incremented(status.failed_runs));",
         to: "",
         tests: OF_SPARK,
     },

@@ -3,18 +3,18 @@
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
-use spark_operator::course::seen::{Driver, Executor, Object, Placement};
-use spark_operator::course::step::Make;
 use spark_operator::digest::SpecDigest;
 use spark_operator::label;
+use spark_operator::lifecycle::observed::{Driver, Executor, Object, Placement};
+use spark_operator::lifecycle::step::NewObject;
 use training_core::{PodPhase, Uid};
 
 /// An object right after its creation.
-pub fn object(make: &Make, uid: Uid) -> Object {
+pub fn object(make: &NewObject, uid: Uid) -> Object {
     let (kind, name) = make.id();
-    let service = matches!(make, Make::Service(_));
+    let service = matches!(make, NewObject::Service(_));
     let placement = match make {
-        Make::ConfigMap(map) => placement(map, 1),
+        NewObject::ConfigMap(map) => placement(map, 1),
         _ => None,
     };
     Object {
@@ -45,10 +45,10 @@ pub fn driver(pod: &Pod, uid: Uid) -> Driver {
         restart_request: annotations.get("trainyard.dev/restart-request").cloned(),
         phase: PodPhase::Pending,
         terminating: false,
-        due: None,
+        deletion_deadline: None,
         end: None,
-        taken: None,
-        waits: None,
+        disruption: None,
+        waiting: None,
     }
 }
 
@@ -67,9 +67,9 @@ pub fn executor(
         app_id: driver.app_id.clone(),
         phase,
         terminating: false,
-        due: None,
+        deletion_deadline: None,
         end: None,
-        said: String::new(),
+        message: String::new(),
         created: now,
     }
 }

@@ -4,8 +4,6 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod api;
-mod beside;
-mod course;
 mod cron;
 mod defaults;
 mod digest;
@@ -13,13 +11,15 @@ mod driver;
 mod golden;
 mod inputs;
 mod laws;
-mod look;
+mod lifecycle;
 mod made;
 mod memory;
+mod optional;
 mod overlay;
 mod properties;
 mod refusal;
 mod scene;
 mod schedule;
+mod slim;
 mod submit;
 mod unused;

@@ -62,7 +62,7 @@ fn a_new_schedule_waits_for_its_time() {
     assert_eq!(plan.status.schedule_state, ScheduleState::Scheduled);
     assert_eq!(next(&plan), Some(at("2026-05-01T12:00:00Z")));
     assert_eq!(
-        (plan.create, plan.wake),
+        (plan.create, plan.requeue_at),
         (None, Some(at("2026-05-01T12:00:00Z")))
     );
 }
@@ -205,7 +205,7 @@ fn i_31_at_rest_a_schedule_asks_for_nothing_until_its_next_time() {
         for now in [noon, "2026-05-01T12:00:01Z", "2026-05-01T12:09:59Z"] {
             let rest = Plan {
                 status: schedule.status.clone().unwrap(),
-                wake: plan.wake,
+                requeue_at: plan.requeue_at,
                 ..Plan::default()
             };
             assert_eq!(
@@ -281,7 +281,7 @@ fn what_cannot_be_followed_is_told_and_forgotten_when_it_is_mended() {
             "{:?}",
             plan.status.reason
         );
-        assert_eq!((plan.create, plan.wake), (None, None));
+        assert_eq!((plan.create, plan.requeue_at), (None, None));
         let mut mended = due(&[]);
         mended.status = Some(plan.status);
         let plan = reconcile(&mended, &[], "2026-05-01T12:00:00Z");

@@ -8,12 +8,12 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 use spark_operator::api::State;
-use spark_operator::course::seen::{
-    Driver, End, Executor, Kind, MissingObject, Object, Refusal, Refused, Seen,
-};
-use spark_operator::course::step::{Plan, Step};
-use spark_operator::course::{PlanInput, Rules, plan};
 use spark_operator::digest::spec_digest;
+use spark_operator::lifecycle::observed::{
+    Driver, End, Executor, Kind, MissingObject, Object, Observed, Refusal, Refused,
+};
+use spark_operator::lifecycle::step::{Plan, Step};
+use spark_operator::lifecycle::{PlanInput, Rules, plan};
 use spark_operator::submission::Settings;
 use training_core::{PodPhase, Uid, Urgency};
 use training_testkit::world::feed::{Feed, Watched};
@@ -76,7 +76,7 @@ impl RunPod {
 type Place = (Kind, String);
 
 /// Why a reconcile ended early.
-enum Stopped {
+enum StepError {
     Crash,
     /// A fault, such as a lost response: the next reconcile uses what is known then.
     Fault,
@@ -172,8 +172,8 @@ impl World {
         self.version
     }
 
-    fn seen(&self) -> Seen {
-        let mut seen = Seen::default();
+    fn seen(&self) -> Observed {
+        let mut seen = Observed::default();
         for held in self.known_pods.known().values() {
             match &held.it {
                 RunPod::Driver(driver) => seen.drivers.push(driver.clone()),
@@ -185,7 +185,7 @@ impl World {
         seen.refused.clone_from(&self.refused);
         seen.missing_objects.clone_from(&self.missing_objects);
         let taken = self.taken.as_ref().filter(|(_, until)| *until > self.now);
-        seen.taken = taken.map(|(name, _)| name.clone());
+        seen.taken_name = taken.map(|(name, _)| name.clone());
         seen
     }
 
@@ -194,7 +194,7 @@ impl World {
         plan(PlanInput {
             app: &typed(app),
             digest: &spec_digest(&app["spec"]),
-            seen: &self.seen(),
+            observed: &self.seen(),
             settings: &Settings::default(),
             rules: &Rules::default(),
             now: self.now,
@@ -261,21 +261,21 @@ impl World {
         }
         let plan = self.plan();
         let idle = plan.status.is_none() && plan.steps.is_empty();
-        let (wake, now) = (plan.wake, self.now);
+        let (wake, now) = (plan.requeue_at, self.now);
         self.law(
-            !idle || !plan.again && wake.is_none_or(|at| at > now),
+            !idle || !plan.requeue && wake.is_none_or(|at| at > now),
             || format!("an idle plan asks for {wake:?} at {now}"),
         );
         let mut calls = (fate, 0);
         match self.carry_out(plan, &mut calls, status_before) {
-            Err(Stopped::Crash) => self.crash(),
-            Err(Stopped::Taken(name)) => {
+            Err(StepError::Crash) => self.crash(),
+            Err(StepError::Taken(name)) => {
                 let until = now
                     .saturating_add(SignedDuration::from_secs(TAKEN))
                     .unwrap();
                 self.taken = Some((name, until));
             }
-            Err(Stopped::Fault | Stopped::Found | Stopped::Refused(_)) | Ok(()) => {}
+            Err(StepError::Fault | StepError::Found | StepError::Refused(_)) | Ok(()) => {}
         }
     }
 
@@ -284,7 +284,7 @@ impl World {
         plan: Plan,
         calls: &mut (Fate, u32),
         status_before: bool,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), StepError> {
         let mut later = plan.status;
         if let Some(write) = later.take_if(|s| s.urgency == Urgency::First || status_before) {
             self.write_status(&json!(write.next), calls)?;
@@ -304,7 +304,7 @@ impl World {
             for step in plan.steps.iter().filter(|s| turn(s) == now) {
                 match self.step(step, calls) {
                     Ok(()) => {}
-                    Err(Stopped::Found) => found = true,
+                    Err(StepError::Found) => found = true,
                     Err(stopped) => {
                         end = Err(stopped);
                         break 'turns;
@@ -312,11 +312,11 @@ impl World {
                 }
             }
             if found {
-                end = Err(Stopped::Found);
+                end = Err(StepError::Found);
                 break;
             }
         }
-        if let (Err(Stopped::Refused(why)), Some(submission_id)) = (&end, submission) {
+        if let (Err(StepError::Refused(why)), Some(submission_id)) = (&end, submission) {
             let attempts = self.known_app.0["status"]["submissionAttempts"].as_i64();
             self.refused = Some(Refused {
                 submission_id,
@@ -327,27 +327,27 @@ impl World {
             });
         }
         // A concurrent write happens even if the steps fail.
-        if let Some(write) = later.filter(|_| !matches!(end, Err(Stopped::Crash))) {
+        if let Some(write) = later.filter(|_| !matches!(end, Err(StepError::Crash))) {
             self.write_status(&json!(write.next), calls)?;
         }
         end
     }
 
     /// Sends one call. The inner result says whether the response arrives.
-    fn call(calls: &mut (Fate, u32)) -> Result<Result<(), Stopped>, Stopped> {
+    fn call(calls: &mut (Fate, u32)) -> Result<Result<(), StepError>, StepError> {
         let (fate, at) = *calls;
         calls.1 += 1;
         match fate.call(at) {
             Call::Answered => Ok(Ok(())),
-            Call::Lost => Ok(Err(Stopped::Fault)),
-            Call::Unsent => Err(Stopped::Crash),
+            Call::Lost => Ok(Err(StepError::Fault)),
+            Call::Unsent => Err(StepError::Crash),
         }
     }
 
-    fn write_status(&mut self, next: &Value, calls: &mut (Fate, u32)) -> Result<(), Stopped> {
+    fn write_status(&mut self, next: &Value, calls: &mut (Fate, u32)) -> Result<(), StepError> {
         let answer = Self::call(calls)?;
         if self.known_app.1 != self.app.1 {
-            return Err(Stopped::Fault);
+            return Err(StepError::Fault);
         }
         let before = Self::state_of(&self.app.0);
         let mut app = self.app.0.clone();
@@ -383,7 +383,7 @@ impl World {
         }
     }
 
-    fn step(&mut self, step: &Step, calls: &mut (Fate, u32)) -> Result<(), Stopped> {
+    fn step(&mut self, step: &Step, calls: &mut (Fate, u32)) -> Result<(), StepError> {
         let answer = Self::call(calls)?;
         match step {
             Step::CreateOptional(make) if self.foreign.contains(&make.id()) => {
@@ -399,10 +399,10 @@ impl World {
                 });
                 Ok(())
             }
-            Step::Make(make) | Step::CreateOptional(make) => {
+            Step::Create(make) | Step::CreateOptional(make) => {
                 let place = make.id();
                 if self.foreign.contains(&place) {
-                    return Err(Stopped::Refused(Refusal::Passing));
+                    return Err(StepError::Refused(Refusal::Transient));
                 }
                 let there = self.objects.get(&place).cloned();
                 if there.is_none() {
@@ -417,15 +417,15 @@ impl World {
                 answer?;
                 let now = self.objects.get(&place).cloned();
                 self.known_objects.answer(place, now);
-                there.map_or(Ok(()), |_| Err(Stopped::Found))
+                there.map_or(Ok(()), |_| Err(StepError::Found))
             }
             Step::CreateDriver(pod) => {
                 let name = pod.name_any();
                 if self.driver_taken && !self.pods.contains_key(&name) {
-                    return Err(Stopped::Taken(name));
+                    return Err(StepError::Taken(name));
                 }
                 if let Some(why) = self.refuses {
-                    return Err(Stopped::Refused(why));
+                    return Err(StepError::Refused(why));
                 }
                 let there = self.pods.get(&name).cloned();
                 if there.is_none() {
@@ -440,7 +440,7 @@ impl World {
                 (self.refused, self.taken) = (None, None);
                 let now = self.pods.get(&name).cloned();
                 self.known_pods.answer(name, now);
-                there.map_or(Ok(()), |_| Err(Stopped::Found))
+                there.map_or(Ok(()), |_| Err(StepError::Found))
             }
             Step::DeletePod { name, uid } => {
                 if let Some(mut held) = self.pods.get(name).cloned().filter(|p| p.uid == *uid) {
@@ -725,7 +725,7 @@ impl World {
         }
         let plan = self.plan();
         let makes = plan.steps.iter().filter_map(|step| match step {
-            Step::Make(make) | Step::CreateOptional(make) => Some(make.id()),
+            Step::Create(make) | Step::CreateOptional(make) => Some(make.id()),
             _ => None,
         });
         let makes: Vec<Place> = makes.collect();
@@ -788,7 +788,7 @@ impl World {
             self.reconcile(Fate::Whole, true);
         } else if self.gone(0) || self.kubelets_move(finish) {
             // Their actions cause watch events.
-        } else if let Some(at) = plan.wake {
+        } else if let Some(at) = plan.requeue_at {
             let now = self.now;
             self.law(at > now, || format!("an idle plan asks for {at} at {now}"));
             self.now = now.max(at);

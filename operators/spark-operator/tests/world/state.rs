@@ -1,7 +1,7 @@
 //! The world as a state of a state space, with the possible actions.
 
 use serde_json::json;
-use spark_operator::course::seen::Refusal;
+use spark_operator::lifecycle::observed::Refusal;
 use training_testkit::explore::{FIRST_VERSION, Model};
 use training_testkit::world::Fate;
 
@@ -47,8 +47,8 @@ impl World {
             Deed::TakeDriver(taken) => self.take_driver(taken),
             Deed::TakeObject(pick) => self.take_object(pick),
             Deed::Refuse(why) => {
-                self.refuses =
-                    [None, Some(Refusal::Counted), Some(Refusal::Passing), None][usize::from(why)];
+                self.refuses = [None, Some(Refusal::Counted), Some(Refusal::Transient), None]
+                    [usize::from(why)];
             }
             Deed::Suspend(on) => self.edit("suspend", json!(on)),
             Deed::Edit(n) => self.edit("arguments", json!([n.to_string()])),

@@ -6,12 +6,12 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use spark_operator::api::{ExecutorState, SparkApplicationStatus, State};
-use spark_operator::course::seen::{
-    Driver, End, Kind, MissingObject, Object, Refusal, Refused, Seen, Waits,
-};
-use spark_operator::course::step::{Plan, Step};
-use spark_operator::course::{PlanInput, Rules, plan};
 use spark_operator::digest::spec_digest;
+use spark_operator::lifecycle::observed::{
+    Driver, End, Kind, MissingObject, Object, Observed, Refusal, Refused, Waiting,
+};
+use spark_operator::lifecycle::step::{Plan, Step};
+use spark_operator::lifecycle::{PlanInput, Rules, plan};
 use spark_operator::submission::{Settings, Switch};
 use spark_operator::{SparkApplication, label};
 use training_core::{PodPhase, StatusWrite, Uid, Urgency};
@@ -22,7 +22,7 @@ use super::scene::{set, typed, with};
 /// An API server with a single application, and no other clients.
 struct World {
     app: Value,
-    seen: Seen,
+    seen: Observed,
     now: Timestamp,
     rules: Rules,
     settings: Settings,
@@ -48,7 +48,7 @@ impl World {
     fn new(fields: &[(&str, Value)]) -> Self {
         Self {
             app: with(fields),
-            seen: Seen::default(),
+            seen: Observed::default(),
             now: Timestamp::from_second(1_780_000_000).unwrap(),
             rules: Rules::default(),
             settings: Settings::default(),
@@ -73,7 +73,7 @@ impl World {
         plan(PlanInput {
             app: &self.app(),
             digest: &spec_digest(&self.app["spec"]),
-            seen: &self.seen,
+            observed: &self.seen,
             settings: &self.settings,
             rules: &self.rules,
             now: self.now,
@@ -88,7 +88,7 @@ impl World {
     /// Executes one plan, or only its first requests; then the process is killed and loses its memory.
     fn look(&mut self, killed_after: Option<usize>) -> bool {
         let plan = self.plan();
-        self.wake = plan.wake;
+        self.wake = plan.requeue_at;
         let idle = plan.status.is_none() && plan.steps.is_empty();
         let first = |s: &StatusWrite<_>| s.urgency == Urgency::First;
         let mut left = killed_after.unwrap_or(usize::MAX);
@@ -119,7 +119,10 @@ impl World {
         } else {
             self.events.extend(plan.notes.into_iter().map(|n| n.reason));
         }
-        idle || refused && self.refuses.is_some_and(|(why, _)| why == Refusal::Passing)
+        idle || refused
+            && self
+                .refuses
+                .is_some_and(|(why, _)| why == Refusal::Transient)
     }
 
     fn store(&mut self, status: &SparkApplicationStatus) {
@@ -144,7 +147,7 @@ impl World {
                     at: self.now,
                 });
             }
-            Step::Make(make) | Step::CreateOptional(make) => {
+            Step::Create(make) | Step::CreateOptional(make) => {
                 let uid = self.uid();
                 self.seen.objects.push(made::object(&make, uid));
             }
@@ -245,7 +248,7 @@ impl World {
         driver.end = Some(End {
             code,
             reason: if code == 0 { "Completed" } else { "Error" }.to_owned(),
-            said: String::new(),
+            message: String::new(),
         });
         self.settle();
     }
@@ -583,7 +586,7 @@ fn a_submission_that_lacks_something_is_counted_and_tried_again_and_the_state_st
 #[test]
 fn what_will_pass_is_waited_for_and_counts_nothing() {
     let mut world = World::new(&[]);
-    world.refuses = Some((Refusal::Passing, "exceeded quota: pods"));
+    world.refuses = Some((Refusal::Transient, "exceeded quota: pods"));
     world.settle();
     world.settle();
     assert_eq!(world.state(), State::New);
@@ -609,7 +612,7 @@ fn what_will_pass_is_waited_for_and_counts_nothing() {
         .iter()
         .filter(|o| o.kind == Kind::ConfigMap);
     assert_eq!(maps.count(), 2, "another try makes no more of them");
-    world.refuses = Some((Refusal::Passing, "exceeded quota: memory"));
+    world.refuses = Some((Refusal::Transient, "exceeded quota: memory"));
     world.later(30);
     // Unchanged until the retry's outcome is known.
     assert_eq!(
@@ -639,7 +642,7 @@ fn what_can_never_run_fails_at_once_whatever_the_policy() {
         (vec![on_failure(5), ("driver/memory", json!("lots"))], None),
         (
             vec![on_failure(5)],
-            Some((Refusal::Hopeless, "Invalid value")),
+            Some((Refusal::Permanent, "Invalid value")),
         ),
     ] {
         let mut world = World::new(&fields);
@@ -800,7 +803,7 @@ fn a_requested_restart_ends_the_wait_for_a_retry() {
 #[test]
 fn a_pod_of_somebody_else_in_the_driver_s_place_is_told_once_and_waited_for() {
     let mut world = World::new(&[]);
-    world.seen.taken = Some("spark-pi-driver".to_owned());
+    world.seen.taken_name = Some("spark-pi-driver".to_owned());
     world.settle();
     world.settle();
     assert_eq!(world.state(), State::New);
@@ -811,7 +814,7 @@ fn a_pod_of_somebody_else_in_the_driver_s_place_is_told_once_and_waited_for() {
     );
     assert_eq!(world.said("SparkApplicationSubmissionFailed"), 1);
     assert!(world.wake.is_some(), "no watch reports when it goes");
-    world.seen.taken = None;
+    world.seen.taken_name = None;
     world.settle();
     assert_eq!(world.state(), State::Submitted);
     assert_eq!(world.error(), "");
@@ -964,7 +967,7 @@ fn a_driver_that_never_started_goes_with_its_run() {
     let mut world = World::new(&[]);
     world.settle();
     let since = world.now;
-    world.driver().waits = Some(Waits {
+    world.driver().waiting = Some(Waiting {
         reason: "CreateContainerConfigError".to_owned(),
         message: "secret \"s\" not found".to_owned(),
         since,
@@ -1030,7 +1033,7 @@ fn a_driver_that_is_told_to_go_keeps_what_its_run_has_until_it_has_ended() {
         world.executor("exec-1", PodPhase::Running);
         told(&mut world, suspends);
         let due = world.now;
-        world.driver().due = Some(due);
+        world.driver().deletion_deadline = Some(due);
         world.later(29);
         assert!(!world.seen.executors[0].terminating);
         world.later(1);
@@ -1102,7 +1105,7 @@ fn a_pod_that_does_not_go_is_named() {
     let mut world = running(&[]);
     world.edit("arguments", json!(["2"]));
     let now = world.now;
-    world.driver().due = Some(now);
+    world.driver().deletion_deadline = Some(now);
     world.later(29);
     assert_eq!(
         (world.state(), world.error()),
@@ -1317,7 +1320,7 @@ fn a_long_message_of_a_waiting_driver_keeps_the_remedy() {
     let mut world = World::new(&[("sparkConfigMap", json!("mine"))]);
     world.settle();
     let since = world.now;
-    world.driver().waits = Some(Waits {
+    world.driver().waiting = Some(Waiting {
         reason: "PodNotStarting".to_owned(),
         message: "word ".repeat(1000),
         since,
@@ -1381,7 +1384,7 @@ fn a_driver_waits_for_its_network_policy() {
     world.settings.network_policy = Switch::On;
     let steps = world.plan().steps;
     let at = |it: fn(&Step) -> bool| steps.iter().position(it).unwrap();
-    let policy = at(|s| matches!(s, Step::Make(m) if m.id().0 == Kind::NetworkPolicy));
+    let policy = at(|s| matches!(s, Step::Create(m) if m.id().0 == Kind::NetworkPolicy));
     assert!(policy < at(|s| matches!(s, Step::CreateDriver(_))));
 }
 
@@ -1412,7 +1415,7 @@ fn a_driver_that_gets_no_image_fails_its_run_in_time_and_says_why_before() {
         let mut world = World::new(&[]);
         world.settle();
         let since = world.now;
-        world.driver().waits = Some(Waits {
+        world.driver().waiting = Some(Waiting {
             reason: reason.to_owned(),
             message: "for reasons".to_owned(),
             since,
@@ -1462,7 +1465,7 @@ fn a_driver_whose_volume_is_missing_says_so_and_fails_its_run_in_time() {
         ]);
         world.settle();
         let since = world.now;
-        world.driver().waits = Some(Waits {
+        world.driver().waiting = Some(Waiting {
             reason: "PodNotStarting".to_owned(),
             message: "no volumes".to_owned(),
             since,
@@ -1495,7 +1498,7 @@ fn a_driver_whose_volume_is_missing_says_so_and_fails_its_run_in_time() {
     // The Secret is created in time.
     let mut world = waiting();
     world.later(200);
-    world.driver().waits = None;
+    world.driver().waiting = None;
     world.settle();
     assert_eq!(world.error(), "");
     // A limit shorter than the ordinary start-up time also applies.
@@ -1511,7 +1514,7 @@ fn drivers_are_judged_by_the_container_that_runs_spark() {
         Some(End {
             code,
             reason: "OOMKilled".to_owned(),
-            said: "last words".to_owned(),
+            message: "last words".to_owned(),
         })
     };
     for (phase, ended, state, error) in [
@@ -1540,7 +1543,7 @@ fn drivers_are_judged_by_the_container_that_runs_spark() {
         assert_eq!(world.error(), error);
     }
     let mut world = running(&[]);
-    world.driver().taken = Some((
+    world.driver().disruption = Some((
         "Evicted".to_owned(),
         "the node was low on memory".to_owned(),
     ));
@@ -1557,7 +1560,7 @@ fn drivers_are_judged_by_the_container_that_runs_spark() {
 #[test]
 fn f_60_a_driver_whose_node_is_lost_says_so_and_its_loss_counts() {
     let mut world = running(&[on_failure(1)]);
-    world.driver().taken = Some((
+    world.driver().disruption = Some((
         "DeletionByTaintManager".to_owned(),
         "the node does not answer".to_owned(),
     ));
@@ -1604,10 +1607,10 @@ fn its_driver(world: &mut World, phase: PodPhase) {
         restart_request: None,
         phase,
         terminating: false,
-        due: None,
+        deletion_deadline: None,
         end: None,
-        taken: None,
-        waits: None,
+        disruption: None,
+        waiting: None,
     });
 }
 
@@ -1760,10 +1763,10 @@ fn forged(world: &mut World, name: &str) -> Uid {
             restart_request: None,
             phase: PodPhase::Failed,
             terminating: false,
-            due: None,
+            deletion_deadline: None,
             end: None,
-            taken: None,
-            waits: None,
+            disruption: None,
+            waiting: None,
         },
     );
     uid

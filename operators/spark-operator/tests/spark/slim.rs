@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Service;
 use serde_json::{Value, json};
 use spark_operator::api::Role;
-use spark_operator::course::look::{Pod, RunObject};
-use spark_operator::course::mask::Mask;
-use spark_operator::course::seen::{Driver, Executor, Kind};
+use spark_operator::lifecycle::mask::Mask;
+use spark_operator::lifecycle::observed::{Driver, Executor, Kind};
+use spark_operator::lifecycle::slim::{Pod, RunObject};
 use training_core::PodPhase;
 
 use super::scene::{UID, set, typed, with};
@@ -67,7 +67,10 @@ fn a_driver_is_read_with_what_it_was_made_from() {
     assert_eq!(read.generation, Some(7));
     assert_eq!(read.digest.unwrap().to_string(), "1-00ff");
     assert_eq!(read.phase, PodPhase::Running);
-    assert_eq!((read.end, read.taken, read.waits), (None, None, None));
+    assert_eq!(
+        (read.end, read.disruption, read.waiting),
+        (None, None, None)
+    );
     assert!(driver(&[("metadata/deletionTimestamp", json!("2026-05-28T20:26:40Z"))]).terminating);
     assert_eq!(pod("driver", &[]).role(), Some(Role::Driver));
     assert_eq!(pod("executor", &[]).role(), Some(Role::Executor));
@@ -98,7 +101,7 @@ fn only_its_controller_owns_a_driver_and_any_owner_an_executor() {
 fn the_container_that_runs_spark_says_how_the_pod_ended() {
     let end = driver(&[terminated("driver", "boom")]).end.unwrap();
     assert_eq!(
-        (end.code, end.reason.as_str(), end.said.as_str()),
+        (end.code, end.reason.as_str(), end.message.as_str()),
         (3, "Error", "boom")
     );
     let executor = pod("executor", &[terminated("executor", "boom")]);
@@ -109,7 +112,7 @@ fn the_container_that_runs_spark_says_how_the_pod_ended() {
 #[test]
 fn last_words_that_are_cut_begin_with_an_ellipsis() {
     let long = "ä".repeat(1000) + "!";
-    let said = driver(&[terminated("driver", &long)]).end.unwrap().said;
+    let said = driver(&[terminated("driver", &long)]).end.unwrap().message;
     assert_eq!(said, format!("…{}!", "ä".repeat(510)));
 }
 
@@ -120,12 +123,12 @@ fn the_cause_of_a_failure_stands_before_its_stack_and_is_not_cut_off() {
     let end =
         "26/11/23 02:00:00 INFO ShutdownHookManager: Deleting directory /tmp/spark-x\n".repeat(5);
     let long = format!("{cause}\n{stack}\t... 20 more\n{end}bye");
-    let said = driver(&[terminated("driver", &long)]).end.unwrap().said;
+    let said = driver(&[terminated("driver", &long)]).end.unwrap().message;
     assert_eq!(said, format!("{cause}\nbye"));
     let short = format!("{cause}\n\tat somewhere");
-    let said = driver(&[terminated("driver", &short)]).end.unwrap().said;
+    let said = driver(&[terminated("driver", &short)]).end.unwrap().message;
     assert_eq!(said, short, "a text that fits is unchanged");
-    let said = driver(&[terminated("driver", &stack)]).end.unwrap().said;
+    let said = driver(&[terminated("driver", &stack)]).end.unwrap().message;
     assert_eq!(said.len(), 1024, "a stack alone is better than nothing");
 }
 
@@ -151,7 +154,7 @@ fn a_container_of_another_name_is_known_by_its_annotation() {
 fn mt_23_colours_and_carriage_returns_are_left_out() {
     let said = driver(&[terminated("driver", "\u{1b}[31mred\r\n\tline\0")]);
     assert_eq!(
-        said.masked(&Mask::default()).end.unwrap().said,
+        said.masked(&Mask::default()).end.unwrap().message,
         "[31mred\n\tline"
     );
 }
@@ -187,7 +190,7 @@ fn i_51_mt_25_last_words_do_not_tell_what_the_spec_keeps_secret() {
             "hunter22 hunter2 swordfish tok-12345 templated beside for-all abc plain 4040",
         )],
     );
-    let said = pod.driver().unwrap().masked(&mask).end.unwrap().said;
+    let said = pod.driver().unwrap().masked(&mask).end.unwrap().message;
     let hidden = "*********(redacted)";
     assert_eq!(said, format!("{} abc plain 4040", [hidden; 7].join(" ")));
 }
@@ -211,10 +214,13 @@ fn a_pod_that_was_taken_away_says_by_whom() {
             ("PreemptionByScheduler", "for a"),
         ),
     ] {
-        let taken = driver(&fields).taken.unwrap();
+        let taken = driver(&fields).disruption.unwrap();
         assert_eq!((taken.0.as_str(), taken.1.as_str()), expected);
     }
-    assert_eq!(driver(&[("status/phase", json!("Failed"))]).taken, None);
+    assert_eq!(
+        driver(&[("status/phase", json!("Failed"))]).disruption,
+        None
+    );
 }
 
 #[test]
@@ -227,7 +233,7 @@ fn a_pod_that_does_not_start_says_why_and_since_when() {
     };
     let waiting = |reason: &str| json!([{"name": "any", "state": {"waiting": {"reason": reason, "message": "no"}}}]);
     let waits = driver(&[("status/conditions", scheduled("False", "Unschedulable"))])
-        .waits
+        .waiting
         .unwrap();
     assert_eq!(
         (waits.reason.as_str(), waits.message.as_str()),
@@ -239,12 +245,15 @@ fn a_pod_that_does_not_start_says_why_and_since_when() {
             (list, waiting("ImagePullBackOff")),
             ("status/conditions", scheduled("True", "")),
         ]);
-        let waits = waits.waits.unwrap();
+        let waits = waits.waiting.unwrap();
         assert_eq!(
             (waits.reason.as_str(), waits.since.as_second()),
             ("ImagePullBackOff", 1_780_000_060)
         );
-        assert_eq!(driver(&[(list, waiting("ContainerCreating"))]).waits, None);
+        assert_eq!(
+            driver(&[(list, waiting("ContainerCreating"))]).waiting,
+            None
+        );
     }
 }
 
@@ -268,7 +277,7 @@ fn a_pod_without_volumes_or_network_waits_for_them_and_one_that_pulls_its_image_
             ("status/conditions", conditions(ready)),
             ("status/containerStatuses", status.clone()),
         ])
-        .waits
+        .waiting
     };
     let waits = of("False", &creating).unwrap();
     assert_eq!(

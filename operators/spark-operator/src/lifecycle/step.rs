@@ -8,7 +8,7 @@ use kube::core::ObjectMeta;
 use serde::Serialize;
 use training_core::{Action, Uid};
 
-use super::seen::Kind;
+use super::observed::Kind;
 use crate::api::SparkApplicationStatus;
 use crate::label;
 use crate::submission::PodGroup;
@@ -16,7 +16,7 @@ use crate::submission::PodGroup;
 /// An object to create. It is serialized as that object.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
-pub enum Make {
+pub enum NewObject {
     /// For properties, the executors' template, or metrics.
     ConfigMap(Box<ConfigMap>),
     /// For the driver or the web UI.
@@ -33,7 +33,7 @@ pub enum Make {
     Group(Box<PodGroup>),
 }
 
-impl Make {
+impl NewObject {
     /// Its metadata.
     pub fn metadata(&self) -> &ObjectMeta {
         match self {
@@ -75,11 +75,11 @@ impl Make {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// Create an object.
-    Make(Make),
-    /// Create the driver, once every [`Step::Make`] before it has succeeded. This commits the submission.
+    Create(NewObject),
+    /// Create the driver, once every [`Step::Create`] before it has succeeded. This commits the submission.
     CreateDriver(Box<Pod>),
     /// Create an object that the run doesn't depend on. If it is refused, the other steps continue.
-    CreateOptional(Make),
+    CreateOptional(NewObject),
     /// Replace the data of a ConfigMap.
     Change {
         /// The new ConfigMap.

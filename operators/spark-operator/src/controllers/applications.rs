@@ -1,4 +1,4 @@
-//! Applications: what is known of one, and how its steps become requests.
+//! The planner of applications: observes, plans and executes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use training_runtime::frame::now;
 use training_runtime::key::JobKey;
 use training_runtime::worker::{Outcome, Past, Planner, Subject};
 
-use super::act::{self, StepRunner};
-use super::known::Known;
+use super::cache::Cache;
+use super::execute::{self, StepRunner};
 use super::metrics::SparkMetrics;
-use super::stored::App;
+use super::stored::CachedApplication;
 use crate::api::SparkApplicationStatus;
-use crate::course::mask::Mask;
-use crate::course::seen::{Kind, MissingObject, Refusal, Refused, Seen};
-use crate::course::step::{Plan, Step};
-use crate::course::{PlanInput, Rules, plan};
 use crate::digest::{self, SpecDigest};
+use crate::lifecycle::mask::Mask;
+use crate::lifecycle::observed::{Kind, MissingObject, Observed, Refusal, Refused};
+use crate::lifecycle::step::{Plan, Step};
+use crate::lifecycle::{PlanInput, Rules, plan};
 use crate::submission::Settings;
 
 /// How long a driver's name that another pod has is left alone: a little less than the plan waits.
@@ -31,8 +31,8 @@ const TAKEN: Duration = Duration::from_secs(28);
 
 /// The planner of applications.
 pub struct Applications {
-    /// What is known of pods and other objects.
-    pub known: Arc<Known>,
+    /// The cache of pods and other objects.
+    pub cache: Arc<Cache>,
     /// Sends requests.
     pub caller: Arc<Caller>,
     /// Settings of submissions.
@@ -74,7 +74,7 @@ fn known_of<T: Clone>(all: &Mutex<HashMap<JobKey, (Uid, T)>>, key: &JobKey, uid:
 
 impl Memory {
     /// The spec of an ended application whose record can't be compared, as it was when it was first looked at.
-    fn first(&self, key: &JobKey, uid: Uid, app: &App) -> Option<SpecDigest> {
+    fn first(&self, key: &JobKey, uid: Uid, app: &CachedApplication) -> Option<SpecDigest> {
         let mut all = self.first.lock();
         let status = app.object.status.as_ref();
         let lasts = status.filter(|status| {
@@ -93,17 +93,17 @@ impl Memory {
 }
 
 impl Applications {
-    fn actor<'a>(&'a self, app: &'a App, uid: Uid) -> StepRunner<'a> {
+    fn actor<'a>(&'a self, app: &'a CachedApplication, uid: Uid) -> StepRunner<'a> {
         StepRunner {
             caller: &self.caller,
-            known: &self.known,
+            cache: &self.cache,
             app,
             uid,
         }
     }
 
-    /// Keeps what could not be made beside the driver, and forgets what was made since.
-    fn keep_missing(
+    /// Remembers the optional objects that could not be created, and forgets those created since.
+    fn remember_missing(
         &self,
         key: &JobKey,
         uid: Uid,
@@ -111,7 +111,7 @@ impl Applications {
         missing_objects: &[(Kind, String, String)],
     ) {
         let tried = steps.iter().filter_map(|step| match step {
-            Step::CreateOptional(make) => Some((make.id(), make.submission_id())),
+            Step::CreateOptional(new) => Some((new.id(), new.submission_id())),
             _ => None,
         });
         let tried: Vec<_> = tried.collect();
@@ -127,10 +127,10 @@ impl Applications {
             !tried.iter().any(again)
         });
         for ((kind, name), id) in tried {
-            let told = missing_objects
+            let refusal_of = missing_objects
                 .iter()
                 .find(|(k, n, _)| (*k, n) == (kind, &name));
-            if let Some((_, _, message)) = told {
+            if let Some((_, _, message)) = refusal_of {
                 tracing::warn!(
                     kind = kind.plural(),
                     name,
@@ -153,8 +153,8 @@ impl Applications {
 }
 
 impl Planner for Applications {
-    type Object = App;
-    type Seen = Seen;
+    type Object = CachedApplication;
+    type Observed = Observed;
     type Step = Step;
 
     const CACHES: [&'static str; 3] = [
@@ -165,36 +165,42 @@ impl Planner for Applications {
     const ROUNDS: usize = 12;
     const NOTES_WAIT: bool = true;
 
-    fn observe(&self, subject: Subject<'_, App>, _: Past) -> Seen {
+    fn observe(&self, subject: Subject<'_, CachedApplication>, _: Past) -> Observed {
         let Subject { key, uid, object } = subject;
         self.counts.observe(key, &object.object);
-        let mut seen = self.known.of(uid, || {
+        let mut observed = self.cache.of(uid, || {
             Mask::of(&object.object.spec, &self.settings.defaults)
         });
-        seen.refused = known_of(&self.memory.refused, key, uid);
-        seen.first = self.memory.first(key, uid, object);
-        seen.missing_objects = known_of(&self.memory.missing_objects, key, uid).unwrap_or_default();
+        observed.refused = known_of(&self.memory.refused, key, uid);
+        observed.first = self.memory.first(key, uid, object);
+        observed.missing_objects =
+            known_of(&self.memory.missing_objects, key, uid).unwrap_or_default();
         let taken = self.memory.taken.lock().get(key).cloned();
         let taken = taken.filter(|taken| {
             let same = (taken.of, taken.generation) == (uid, object.object.metadata.generation);
             same && taken.until > Instant::now()
         });
-        seen.taken = taken.map(|taken| taken.name);
-        seen
+        observed.taken_name = taken.map(|taken| taken.name);
+        observed
     }
 
-    fn plan(&self, app: &App, seen: &Seen, now: Timestamp) -> Plan {
+    fn plan(&self, app: &CachedApplication, observed: &Observed, now: Timestamp) -> Plan {
         plan(PlanInput {
             app: &app.object,
             digest: &app.digest,
-            seen,
+            observed,
             settings: &self.settings,
             rules: &self.rules,
             now,
         })
     }
 
-    async fn execute(&self, subject: Subject<'_, App>, steps: &[Step], _: bool) -> Outcome {
+    async fn execute(
+        &self,
+        subject: Subject<'_, CachedApplication>,
+        steps: &[Step],
+        _: bool,
+    ) -> Outcome {
         let Subject { key, uid, object } = subject;
         let begun = Instant::now();
         let outcome = self.actor(object, uid).carry_out(steps).await;
@@ -206,14 +212,14 @@ impl Planner for Applications {
             || outcome.refused.is_some()
             || outcome.taken.is_some()
             || !outcome.missing_objects.is_empty();
-        self.keep_missing(key, uid, steps, &outcome.missing_objects);
+        self.remember_missing(key, uid, steps, &outcome.missing_objects);
         // What was freed meanwhile was in the way then, and is not any more.
         let freed = self.memory.freed.lock().get(key).copied();
         let stands = freed.is_none_or(|at| at < begun);
         if let Some(refusal) = outcome.refused {
             tracing::warn!(why = refusal.0.as_str(), message = refusal.1, "refused");
-            let refused = act::refused(object, steps, refusal, now());
-            if let Some(refused) = refused.filter(|r| stands || r.why != Refusal::Passing) {
+            let refused = execute::refused(object, steps, refusal, now());
+            if let Some(refused) = refused.filter(|r| stands || r.why != Refusal::Transient) {
                 let mut all = self.memory.refused.lock();
                 all.insert(key.clone(), (uid, refused));
             }
@@ -234,21 +240,25 @@ impl Planner for Applications {
         }
     }
 
-    async fn find(&self, subject: Subject<'_, App>, name: &str) -> Result<bool, Fault> {
+    async fn find(
+        &self,
+        subject: Subject<'_, CachedApplication>,
+        name: &str,
+    ) -> Result<bool, Fault> {
         self.actor(subject.object, subject.uid)
             .find_driver(name)
             .await
     }
 
     fn take_lost_child(&self, app: Uid) -> bool {
-        self.known.take_lost_child(app)
+        self.cache.take_lost_child(app)
     }
 
     fn stored(
         &self,
-        subject: Subject<'_, App>,
+        subject: Subject<'_, CachedApplication>,
         write: &StatusWrite<SparkApplicationStatus>,
-        stored: impl FnOnce() -> Option<Arc<App>>,
+        stored: impl FnOnce() -> Option<Arc<CachedApplication>>,
     ) {
         let now = now().as_second();
         self.counts
@@ -274,16 +284,16 @@ impl Planner for Applications {
         self.memory.freed.lock().insert(key.clone(), Instant::now());
         self.memory.taken.lock().remove(key);
         let mut refused = self.memory.refused.lock();
-        let passing = |(_, refused): &(Uid, Refused)| refused.why == Refusal::Passing;
-        if refused.get(key).is_some_and(passing) {
+        let is_transient = |(_, refused): &(Uid, Refused)| refused.why == Refusal::Transient;
+        if refused.get(key).is_some_and(is_transient) {
             refused.remove(key);
         }
     }
 
     fn held(&self) -> Vec<(&'static str, usize)> {
         vec![
-            ("pods", self.known.pods.len()),
-            ("objects", self.known.len_of_things()),
+            ("pods", self.cache.pods.len()),
+            ("objects", self.cache.object_count()),
         ]
     }
 }
@@ -298,7 +308,7 @@ mod tests {
     const NOW: i64 = 1_780_000_000;
 
     /// An application with these arguments that another operator finished, at this generation.
-    fn ended(arguments: &str, generation: i64, status: &Value) -> App {
+    fn ended(arguments: &str, generation: i64, status: &Value) -> CachedApplication {
         let stored = json!({
             "apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication",
             "metadata": { "name": "pi", "namespace": "default", "uid": "u", "generation": generation },
@@ -312,15 +322,15 @@ mod tests {
     }
 
     /// True if a reconcile by a process with this memory begins a new run.
-    fn reruns(memory: &Memory, app: &App) -> bool {
-        let seen = Seen {
+    fn reruns(memory: &Memory, app: &CachedApplication) -> bool {
+        let observed = Observed {
             first: memory.first(&JobKey::new("default", "pi"), Uid(1), app),
-            ..Seen::default()
+            ..Observed::default()
         };
         let plan = plan(PlanInput {
             app: &app.object,
             digest: &app.digest,
-            seen: &seen,
+            observed: &observed,
             settings: &Settings::default(),
             rules: &Rules::default(),
             now: Timestamp::from_second(NOW).unwrap(),

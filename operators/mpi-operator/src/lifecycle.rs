@@ -108,7 +108,7 @@ impl Lifecycle for Mpi {
         if look.settle_objects(&common, &census, draft) {
             look.settle_pods(&common, &census, draft)?;
         } else {
-            draft.again = true;
+            draft.requeue = true;
         }
         look.tell_whether_it_runs(&census, draft);
         Ok(())
@@ -163,7 +163,7 @@ impl Lifecycle for Mpi {
         };
         let common = look.common(&secret);
         let complete = look.settle_objects(&common, &census, draft);
-        draft.again |= !complete;
+        draft.requeue |= !complete;
         let gone = look.former.is_none() && !look.former_lives();
         if complete && look.batch.is_none() && gone && !setup.waits_for_workers {
             look.create_launcher(&common, true, None, draft)?;
@@ -913,7 +913,7 @@ impl<'a> Look<'a> {
                     .steps
                     .push(Step::CreateObject(Box::new(Object::Secret(secret))));
                 // If the creation keeps failing, the status at least shows that the job was seen.
-                (draft.withheld, draft.again) = (!self.seen.failing, true);
+                (draft.withheld, draft.requeue) = (!self.seen.failing, true);
                 return None;
             }
         };
@@ -1022,7 +1022,7 @@ impl<'a> Look<'a> {
             creates.add(&made);
             draft.steps.push(Step::CreatePod(Box::new(made)));
             if creates.is_full() {
-                draft.again = true;
+                draft.requeue = true;
                 return Ok(());
             }
         }
@@ -1090,7 +1090,7 @@ impl<'a> Look<'a> {
         self.remember_launcher(view, batch, draft);
         if let Some(limits) = self.edited_limits(batch).filter(|_| !view.terminating) {
             draft.steps.push(change(view, limits));
-            draft.again = true;
+            draft.requeue = true;
             return Ok(());
         }
         if view.terminating || !batch.suspended || !may_run || self.former_lives() {
@@ -1104,7 +1104,7 @@ impl<'a> Look<'a> {
                 draft.memory.made_once.remove(LAUNCHER_UID);
                 draft.urgency(Urgency::First);
                 draft.steps.push(delete(view));
-                draft.again = true;
+                draft.requeue = true;
             }
             return Ok(());
         }
@@ -1115,7 +1115,7 @@ impl<'a> Look<'a> {
                 *subresource = Some("status");
             }
             draft.steps.push(step);
-            draft.again = true;
+            draft.requeue = true;
             return Ok(());
         }
         let template = self.stamped(pods::launcher_template(common)?.made, gang);

@@ -7,11 +7,11 @@ use crate::digest::SpecDigest;
 
 /// Everything that a decision depends on in addition to the application.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Seen {
+pub struct Observed {
     /// Drivers that the application controls, of any submission and name.
     pub drivers: Vec<Driver>,
     /// The name of the next driver, if a foreign pod has it.
-    pub taken: Option<String>,
+    pub taken_name: Option<String>,
     /// Executors of any submission.
     pub executors: Vec<Executor>,
     /// Other objects of the application.
@@ -46,13 +46,13 @@ pub struct Driver {
     /// True if it is terminating.
     pub terminating: bool,
     /// The deletion deadline, if it is terminating.
-    pub due: Option<Timestamp>,
+    pub deletion_deadline: Option<Timestamp>,
     /// How the Spark container ended.
     pub end: Option<End>,
     /// Why it was disrupted: eviction, preemption, a lost node. Shape: a reason and a message.
-    pub taken: Option<(String, String)>,
+    pub disruption: Option<(String, String)>,
     /// Why it doesn't start, and since when.
-    pub waits: Option<Waits>,
+    pub waiting: Option<Waiting>,
 }
 
 /// How a container ended.
@@ -63,12 +63,12 @@ pub struct End {
     /// The reason that the kubelet gives.
     pub reason: String,
     /// The termination message, with secrets masked.
-    pub said: String,
+    pub message: String,
 }
 
 /// Why a pod doesn't start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waits {
+pub struct Waiting {
     /// The reason that the kubelet or the scheduler gives.
     pub reason: String,
     /// Its message.
@@ -93,11 +93,11 @@ pub struct Executor {
     /// True if it is terminating.
     pub terminating: bool,
     /// The deletion deadline, if it is terminating.
-    pub due: Option<Timestamp>,
+    pub deletion_deadline: Option<Timestamp>,
     /// How its container ended.
     pub end: Option<End>,
     /// The pod's own message, with secrets masked.
-    pub said: String,
+    pub message: String,
     /// Its creation time.
     pub created: Timestamp,
 }
@@ -242,9 +242,9 @@ pub enum Refusal {
     /// Users must create something that is missing: retried as often as the spec allows.
     Counted,
     /// A transient refusal: quota, overload, an unavailable webhook, a right missing in a namespace. Retried forever.
-    Passing,
+    Transient,
     /// Permanent: never retried.
-    Hopeless,
+    Permanent,
 }
 
 impl Refusal {
@@ -252,8 +252,8 @@ impl Refusal {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Counted => "counted",
-            Self::Passing => "passing",
-            Self::Hopeless => "hopeless",
+            Self::Transient => "transient",
+            Self::Permanent => "permanent",
         }
     }
 }

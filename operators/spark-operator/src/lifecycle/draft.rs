@@ -8,7 +8,7 @@ use training_core::conditions;
 use training_core::plan::draft::{clean, shorten};
 use training_core::{ForgedPod, Note, PodPhase, Uid};
 
-use super::seen::{Driver, Executor, Object, Seen};
+use super::observed::{Driver, Executor, Object, Observed};
 use super::step::{Plan, Step};
 use crate::api::{
     DriverInfo, RestartPolicy, SparkApplication, SparkApplicationSpec, SparkApplicationStatus,
@@ -62,7 +62,7 @@ pub struct PlanInput<'a> {
     /// The digest of its stored spec.
     pub digest: &'a SpecDigest,
     /// The observed state of its pods and objects.
-    pub seen: &'a Seen,
+    pub observed: &'a Observed,
     /// Settings of submissions.
     pub settings: &'a Settings,
     /// Settings of the life cycle.
@@ -72,54 +72,58 @@ pub struct PlanInput<'a> {
 }
 
 /// A plan under construction.
-pub(super) struct Course<'a> {
-    pub(super) ask: PlanInput<'a>,
+pub(super) struct Draft<'a> {
+    pub(super) input: PlanInput<'a>,
     pub(super) spec: &'a SparkApplicationSpec,
     pub(super) status: SparkApplicationStatus,
     pub(super) plan: Plan,
 }
 
-impl Course<'_> {
+impl Draft<'_> {
     pub(super) fn policy(&self) -> RestartPolicy {
         self.spec.restart_policy.clone().unwrap_or_default()
     }
 
     pub(super) fn name(&self) -> String {
-        self.ask.app.name_any()
+        self.input.app.name_any()
     }
 
     /// Returns the name of the application's driver: the recorded name, or the spec's name before anything is recorded.
     fn driver_name(&self) -> String {
         let recorded = self.status.driver_info.pod_name.as_ref();
         let recorded = recorded.filter(|name| !name.is_empty());
-        recorded.cloned().unwrap_or_else(|| self.asked_name())
+        recorded.cloned().unwrap_or_else(|| self.spec_driver_name())
     }
 
-    fn asked_name(&self) -> String {
+    fn spec_driver_name(&self) -> String {
         driver_pod_name(&self.name(), self.spec)
     }
 
     /// True if a pod that the application owns counts as its driver. Anyone who may create pods may name any owner, so the name
     /// decides: it is taken from the driver's creation until its deletion.
-    pub(super) fn counts(&self, driver: &Driver) -> bool {
+    pub(super) fn is_own_driver(&self, driver: &Driver) -> bool {
         if driver.name == self.driver_name() {
             return true;
         }
         // The next driver has the spec's name, even while the former name is still recorded.
         let state = &self.status.application_state.state;
-        is_before_submission(state) && driver.name == self.asked_name()
+        is_before_submission(state) && driver.name == self.spec_driver_name()
     }
 
     /// Returns the pods that count as drivers.
     pub(super) fn drivers(&self) -> impl Iterator<Item = &Driver> {
-        self.ask.seen.drivers.iter().filter(|d| self.counts(d))
+        self.input
+            .observed
+            .drivers
+            .iter()
+            .filter(|d| self.is_own_driver(d))
     }
 
     /// Reports pods that claim to be the application's driver but are not.
     pub(super) fn report_forged_drivers(&mut self) {
         let name = self.driver_name();
-        let all = self.ask.seen.drivers.iter();
-        let all = all.filter(|d| !d.terminating && !self.counts(d)).map(|d| {
+        let all = self.input.observed.drivers.iter();
+        let all = all.filter(|d| !d.terminating && !self.is_own_driver(d)).map(|d| {
             let text = format!(
                 "pod {} names this application as its owner and claims to be its driver, whose name is {name}: the operator ignores it. \
                  Find out who created it, and delete it",
@@ -134,7 +138,7 @@ impl Course<'_> {
     }
 
     pub(super) fn generation(&self) -> Option<i64> {
-        self.ask.app.metadata.generation
+        self.input.app.metadata.generation
     }
 
     pub(super) fn recorded(&self) -> Recorded<'_> {
@@ -148,12 +152,12 @@ impl Course<'_> {
     ///
     /// If an ended application has a record of another operator or version, only an edit that this process observed counts.
     pub(super) fn change(&self, state: &State) -> Change {
-        let change = digest::change(self.recorded(), self.generation(), self.ask.digest);
-        let first = self.ask.seen.first.as_ref();
+        let change = digest::change(self.recorded(), self.generation(), self.input.digest);
+        let first = self.input.observed.first.as_ref();
         let foreign = digest::is_foreign(self.status.spec_digest.as_deref());
         match first.filter(|_| state.is_terminal() && foreign) {
-            Some(first) if !first.is_same_run(self.ask.digest) => Change::Run,
-            Some(first) if first.placement() != self.ask.digest.placement() => Change::Placement,
+            Some(first) if !first.is_same_run(self.input.digest) => Change::Run,
+            Some(first) if first.placement() != self.input.digest.placement() => Change::Placement,
             Some(_) | None => change,
         }
     }
@@ -166,7 +170,7 @@ impl Course<'_> {
             if state.is_terminal() {
                 return;
             }
-            self.take_over(state);
+            self.adopt_counts(state);
         } else if state.is_terminal() && !unread {
             return;
         }
@@ -175,12 +179,12 @@ impl Course<'_> {
             .and_then(SpecDigest::parse)
             .is_some_and(|d| d.is_current());
         if !current || unread {
-            self.record(self.ask.digest.to_string(), self.generation());
+            self.record_spec(self.input.digest.to_string(), self.generation());
         }
     }
 
     /// Derives our counts from another operator's: it counts runs, we count failed ones.
-    pub(super) fn take_over(&mut self, state: &State) {
+    pub(super) fn adopt_counts(&mut self, state: &State) {
         let runs = self.status.execution_attempts.unwrap_or(0);
         let ended = matches!(
             state,
@@ -192,7 +196,7 @@ impl Course<'_> {
         }
     }
 
-    pub(super) fn count_anew(&mut self) {
+    pub(super) fn reset_counts(&mut self) {
         let status = &mut self.status;
         status.submission_attempts = None;
         status.execution_attempts = None;
@@ -203,13 +207,13 @@ impl Course<'_> {
         status.observed_generation = None;
     }
 
-    pub(super) fn record(&mut self, digest: String, generation: Option<i64>) {
+    pub(super) fn record_spec(&mut self, digest: String, generation: Option<i64>) {
         self.status.spec_digest = Some(digest);
         self.status.observed_generation = generation;
     }
 
     /// Truncates the message. It may quote something as long as an object, and the API server rejects an oversized status.
-    pub(super) fn cut_message(&mut self) {
+    pub(super) fn truncate_message(&mut self) {
         let text = self.status.application_state.error_message.as_mut();
         if let Some(text) = text.filter(|text| text.len() > MESSAGE) {
             text.truncate(text.floor_char_boundary(MESSAGE));
@@ -228,64 +232,70 @@ impl Course<'_> {
         };
         let message = status.application_state.error_message.as_deref();
         let message = shorten(message.unwrap_or_default(), CONDITION);
-        let (all, type_, now) = (&mut status.conditions, ConditionType::Stalled, self.ask.now);
+        let (all, type_, now) = (
+            &mut status.conditions,
+            ConditionType::Stalled,
+            self.input.now,
+        );
         conditions::set(all, type_, true, reason, &message, now);
         conditions::reword(all, type_, &message, now);
     }
 
-    pub(super) fn wake(&mut self, at: Timestamp) {
-        let before = self.plan.wake.get_or_insert(at);
+    pub(super) fn requeue_at(&mut self, at: Timestamp) {
+        let before = self.plan.requeue_at.get_or_insert(at);
         *before = (*before).min(at);
     }
 
     /// Records in one word what the driver waits for.
-    pub(super) fn waits(&mut self, reason: &str) {
+    pub(super) fn set_waiting(&mut self, reason: &str) {
         self.status.waiting = Some(clean(reason, 128));
     }
 
-    pub(super) fn tell(&mut self, note: Note) {
+    pub(super) fn record_event(&mut self, note: Note) {
         self.plan.notes.push(note);
     }
 
     /// Enters a state, and records its published event.
-    pub(super) fn go(&mut self, to: State) {
+    pub(super) fn enter(&mut self, to: State) {
         let name = self.name();
         let of = |reason: &str, what: &str| {
             Note::warning(reason, format!("SparkApplication {name} {what}"))
         };
         match &to {
             State::PendingRerun => {
-                self.tell(of("SparkApplicationPendingRerun", "is pending rerun"));
+                self.record_event(of("SparkApplicationPendingRerun", "is pending rerun"));
             }
-            State::Suspending => self.tell(of("SparkApplicationSuspending", "is suspending")),
-            State::Suspended => self.tell(of("SparkApplicationSuspended", "is suspended")),
+            State::Suspending => {
+                self.record_event(of("SparkApplicationSuspending", "is suspending"))
+            }
+            State::Suspended => self.record_event(of("SparkApplicationSuspended", "is suspended")),
             State::Resuming => {
                 self.status.termination_time = None;
-                self.tell(of("SparkApplicationResuming", "is resuming"));
+                self.record_event(of("SparkApplicationResuming", "is resuming"));
             }
             State::Completed => {
                 let text = format!("SparkApplication {name} completed");
-                self.tell(Note::normal("SparkApplicationCompleted", text));
+                self.record_event(Note::normal("SparkApplicationCompleted", text));
             }
             State::Failed => {
                 let why = self.status.application_state.error_message.clone();
                 let what = format!("failed: {}", why.unwrap_or_default());
-                self.tell(of("SparkApplicationFailed", &what));
+                self.record_event(of("SparkApplicationFailed", &what));
                 self.status
                     .termination_time
-                    .get_or_insert(Time(self.ask.now));
+                    .get_or_insert(Time(self.input.now));
             }
             _ => {}
         }
         self.status.application_state.state = to;
-        self.plan.again = true;
+        self.plan.requeue = true;
     }
 
     /// Clears what a run leaves in the status. Keeps the submission id, because the next id derives from it.
-    pub(super) fn reset(&mut self) {
+    pub(super) fn reset_run(&mut self) {
         // The name identifies the driver's pod while it exists.
         let pod = self.status.driver_info.pod_name.take();
-        let pod = pod.filter(|pod| self.ask.seen.drivers.iter().any(|d| d.name == *pod));
+        let pod = pod.filter(|pod| self.input.observed.drivers.iter().any(|d| d.name == *pod));
         let status = &mut self.status;
         status.spark_application_id = None;
         status.termination_time = None;
@@ -302,8 +312,8 @@ impl Course<'_> {
     }
 
     pub(super) fn rerun(&mut self) {
-        self.reset();
-        self.go(State::PendingRerun);
+        self.reset_run();
+        self.enter(State::PendingRerun);
     }
 
     /// Deletes the application's pods and the objects of its runs. True if only what the user wants to keep remains.
@@ -316,42 +326,42 @@ impl Course<'_> {
     ///
     /// A terminating driver may use its grace period to finish, and needs its executors and its Service for that.
     pub(super) fn remove(&mut self, of: impl Fn(&str) -> bool) -> bool {
-        let seen = self.ask.seen;
+        let observed = self.input.observed;
         let mut gone = true;
-        let mut drives = false;
-        let ours = seen.drivers.iter().filter(|d| of(&d.submission_id));
-        let ours: Vec<&Driver> = ours.filter(|d| self.counts(d)).collect();
+        let mut needed = false;
+        let ours = observed.drivers.iter().filter(|d| of(&d.submission_id));
+        let ours: Vec<&Driver> = ours.filter(|d| self.is_own_driver(d)).collect();
         for driver in &ours {
             gone = false;
             self.delete_pod(&driver.name, driver.uid, driver.terminating);
-            if let Some(due) = driver.due {
-                self.wait_for(&driver.name, due);
+            if let Some(due) = driver.deletion_deadline {
+                self.wait_for_pod(&driver.name, due);
             }
-            drives |= self.drives(driver);
+            needed |= self.needs_objects(driver);
         }
         // A driver that was never recorded was a submission as well; the next one must not reuse its id.
         let mut ids = ours.iter().map(|d| &d.submission_id);
         if let Some(id) = ids.find(|id| !id.is_empty()) {
             self.status.submission_id = Some(id.clone());
         }
-        if drives {
+        if needed {
             return false;
         }
         let keeps = self.keeps_executors();
-        let executors = seen.executors.iter();
+        let executors = observed.executors.iter();
         let executors = executors.filter(|e| of(&e.submission_id));
         for executor in executors.filter(|e| !(keeps && e.phase.has_ended())) {
             gone = false;
             self.delete_pod(&executor.name, executor.uid, executor.terminating);
-            if let Some(due) = executor.due {
-                self.wait_for(&executor.name, due);
+            if let Some(due) = executor.deletion_deadline {
+                self.wait_for_pod(&executor.name, due);
             }
         }
-        let objects = seen.objects.iter().filter(|o| of(&o.submission_id));
+        let objects = observed.objects.iter().filter(|o| of(&o.submission_id));
         let deletions: Vec<Step> = objects.filter_map(deletion).collect();
         if !deletions.is_empty() {
             gone = false;
-            self.plan.again = true;
+            self.plan.requeue = true;
             self.plan.steps.extend(deletions);
         }
         gone
@@ -360,28 +370,28 @@ impl Course<'_> {
     /// True if pods of ended executors stay for inspection. By default Spark deletes them.
     fn keeps_executors(&self) -> bool {
         let key = "spark.kubernetes.executor.deleteOnTermination";
-        let said = self.spec.executor.delete_on_termination;
-        let said = said.or_else(|| {
+        let asked = self.spec.executor.delete_on_termination;
+        let asked = asked.or_else(|| {
             let text = self.spec.spark_conf.get(key);
-            let text = text.or_else(|| self.ask.settings.defaults.get(key))?;
+            let text = text.or_else(|| self.input.settings.defaults.get(key))?;
             text.trim().to_ascii_lowercase().parse().ok()
         });
-        said == Some(false)
+        asked == Some(false)
     }
 
     /// True if a driver may still need the objects of its run. False long after its deletion deadline: its node may be lost.
-    fn drives(&self, driver: &Driver) -> bool {
+    fn needs_objects(&self, driver: &Driver) -> bool {
         let late = driver
-            .due
-            .is_some_and(|due| later(due, LATE) <= self.ask.now);
+            .deletion_deadline
+            .is_some_and(|due| later(due, LATE) <= self.input.now);
         !driver.phase.has_ended() && driver.end.is_none() && !late
     }
 
     /// Reports a pod that still exists past its deletion deadline.
-    pub(super) fn wait_for(&mut self, pod: &str, due: Timestamp) {
+    pub(super) fn wait_for_pod(&mut self, pod: &str, due: Timestamp) {
         let late = later(due, LATE);
-        if self.ask.now < late {
-            return self.wake(late);
+        if self.input.now < late {
+            return self.requeue_at(late);
         }
         let text = format!(
             "waits for the pod {pod} to end, which should have ended at {due}: its node may not answer, or a finalizer keeps it"
@@ -399,15 +409,15 @@ impl Course<'_> {
 
     /// Cleans up an ended application: deletes its objects, keeps pods worth inspecting, and deletes everything after the time to
     /// live.
-    pub(super) fn rest(&mut self) {
+    pub(super) fn clean_up(&mut self) {
         let spec = self.spec.time_to_live_seconds;
-        let ttl = spec.or(self.ask.rules.time_to_live.filter(|t| *t > 0));
+        let ttl = spec.or(self.input.rules.time_to_live.filter(|t| *t > 0));
         if let (Some(ttl), Some(ended)) = (ttl, &self.status.termination_time) {
             let until = later(ended.0, ttl.max(0));
-            if ttl <= 0 || until < self.ask.now {
+            if ttl <= 0 || until < self.input.now {
                 return self.plan.steps.push(Step::DeleteApplication);
             }
-            self.wake(later(until, 1));
+            self.requeue_at(later(until, 1));
         }
         // Don't touch an application that another operator finished: that operator reports FAILED for drivers that still run.
         if self.status.spec_digest.is_none() {
@@ -417,21 +427,25 @@ impl Course<'_> {
         if self.status.driver_info.pod_name.is_some() {
             self.track();
         }
-        let seen = self.ask.seen;
+        let observed = self.input.observed;
         // A driver that has not started could still start, for an application that has ended.
-        let unborn = |d: &&Driver| d.phase == PodPhase::Pending;
-        let drivers: Vec<&Driver> = seen.drivers.iter().filter(|d| self.counts(d)).collect();
-        for driver in drivers.iter().copied().filter(unborn) {
+        let pending = |d: &&Driver| d.phase == PodPhase::Pending;
+        let drivers: Vec<&Driver> = observed
+            .drivers
+            .iter()
+            .filter(|d| self.is_own_driver(d))
+            .collect();
+        for driver in drivers.iter().copied().filter(pending) {
             self.delete_pod(&driver.name, driver.uid, driver.terminating);
         }
         let ended = |e: &Executor| e.phase.has_ended();
-        for executor in seen.executors.iter().filter(|e| !ended(e)) {
+        for executor in observed.executors.iter().filter(|e| !ended(e)) {
             self.delete_pod(&executor.name, executor.uid, executor.terminating);
         }
-        if !drivers.iter().any(|d| self.drives(d)) {
+        if !drivers.iter().any(|d| self.needs_objects(d)) {
             self.plan
                 .steps
-                .extend(seen.objects.iter().filter_map(deletion));
+                .extend(observed.objects.iter().filter_map(deletion));
         }
     }
 }
@@ -462,7 +476,7 @@ pub(super) fn deletion(object: &Object) -> Option<Step> {
     })
 }
 
-pub(super) fn more(count: Option<i32>) -> i32 {
+pub(super) fn incremented(count: Option<i32>) -> i32 {
     count.unwrap_or(0).saturating_add(1)
 }
 

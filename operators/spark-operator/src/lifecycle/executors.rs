@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use training_core::{Note, PodPhase};
 
-use super::seen::Executor;
+use super::observed::Executor;
 use crate::api::{ExecutorState, SparkApplicationStatus, State};
 
 /// The most space for names and states in a status. Units: bytes. The API server refuses objects of more than 1.5 MB, and each
@@ -127,7 +127,7 @@ fn note(executor: &Executor, now: &ExecutorState) -> Note {
             let (code, reason) = end.map_or(missing, |end| (end.code, end.reason.as_str()));
             let text = format!(
                 "Executor {name} failed with ExitCode: {code}, Reason: {reason}, Pod Message: {}",
-                executor.said
+                executor.message
             );
             Note::warning("SparkExecutorFailed", text)
         }

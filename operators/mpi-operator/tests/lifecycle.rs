@@ -718,7 +718,7 @@ fn a_worker_that_exits_with_zero_is_created_again_while_the_launcher_runs() {
 /// The seconds until the next requeue.
 fn wait(world: &mut World<Mpi>) -> Option<i64> {
     world.view_all();
-    let (now, wake) = (world.now, world.plan().wake);
+    let (now, wake) = (world.now, world.plan().requeue_at);
     wake.map(|at| at.duration_since(now).as_secs())
 }
 
@@ -938,7 +938,7 @@ fn a_launcher_whose_pod_nobody_can_make_stalls_the_job_after_thirty_seconds() {
     world.settle();
     world.view_all();
     assert_eq!(
-        world.plan().wake.map(|at| (at - start).get_seconds()),
+        world.plan().requeue_at.map(|at| (at - start).get_seconds()),
         Some(30)
     );
     world.tick(30);
@@ -986,11 +986,15 @@ fn a_retry_whose_pod_nobody_can_make_stalls_the_job_when_the_jobs_own_backoff_is
         });
         world.settle();
         world.view_all();
-        assert_eq!(world.plan().wake, None, "{failed}: the Job counts it first");
+        assert_eq!(
+            world.plan().requeue_at,
+            None,
+            "{failed}: the Job counts it first"
+        );
         world.change_batch(LAUNCHER, |b| b.failed = failed);
         world.settle();
         world.view_all();
-        let wake = world.plan().wake;
+        let wake = world.plan().requeue_at;
         assert_eq!(wake.map(|at| (at - end).get_seconds()), Some(patience));
         world.tick(patience - 1);
         world.settle();

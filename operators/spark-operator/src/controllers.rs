@@ -1,13 +1,13 @@
 //! The operator's process: watches, controllers, and their actions.
 //!
-//! - [`stored`], [`known`]: what is kept in memory, and where it comes from
-//! - [`apps`]: the planner of applications, [`act`]: its requests
+//! - [`stored`], [`cache`]: what is kept in memory, and where it comes from
+//! - [`applications`]: the planner of applications, [`execute`]: its requests
 //! - [`schedules`]: the planner of schedules
 //! - [`metrics`]: what is counted
 
-pub mod act;
-pub mod apps;
-pub mod known;
+pub mod applications;
+pub mod cache;
+pub mod execute;
 pub mod metrics;
 pub mod schedules;
 pub mod stored;
@@ -25,12 +25,12 @@ use training_runtime::metrics::Metrics;
 use training_runtime::run::{Manager, Operator};
 use training_runtime::worker::Worker;
 
-use crate::course::Rules;
-use crate::course::seen::Kind;
+use crate::lifecycle::Rules;
+use crate::lifecycle::observed::Kind;
 use crate::schedule::Precision;
 use crate::submission::Settings;
-use apps::{Applications, Memory};
-use known::{CoschedulingGroup, Known, VolcanoGroup};
+use applications::{Applications, Memory};
+use cache::{Cache, CoschedulingGroup, VolcanoGroup};
 use metrics::SparkMetrics;
 use schedules::Schedules;
 
@@ -80,16 +80,16 @@ impl Operator for Spark {
             manager.select_namespaces(selector);
         }
         let caller = manager.caller(Self::NAME);
-        let cache = manager.args().job_cache();
+        let job_cache = manager.args().job_cache();
         let applications = Applications {
-            known: Arc::default(),
+            cache: Arc::default(),
             caller: Arc::clone(&caller),
             settings: self.settings.clone(),
             rules: self.rules.clone(),
             counts: self.metrics.clone(),
             memory: Memory::default(),
         };
-        let jobs = Arc::new(Jobs::new(Arc::clone(&cache)));
+        let jobs = Arc::new(Jobs::new(Arc::clone(&job_cache)));
         let apps = manager.worker(applications, jobs, Arc::clone(&caller));
         let schedules = Schedules {
             runs: Arc::default(),
@@ -97,7 +97,7 @@ impl Operator for Spark {
             local: TimeZone::system(),
             precision: self.precision,
         };
-        let schedules = manager.worker(schedules, Arc::new(Jobs::new(cache)), caller);
+        let schedules = manager.worker(schedules, Arc::new(Jobs::new(job_cache)), caller);
         self.reconcile_applications(manager, &apps);
         reconcile_schedules(manager, &schedules);
     }
@@ -115,60 +115,60 @@ impl Spark {
             },
         );
         manager.feed("pods", &controller, |source, scope, listener, synced| {
-            known::watch_pods(
+            cache::watch_pods(
                 source,
                 scope,
-                Arc::clone(&apps.planner.known),
+                Arc::clone(&apps.planner.cache),
                 listener,
                 synced,
             )
         });
-        let known = &apps.planner.known;
-        watch::<ConfigMap>(manager, &controller, known, Kind::ConfigMap);
-        watch::<Service>(manager, &controller, known, Kind::Service);
-        watch::<Ingress>(manager, &controller, known, Kind::Ingress);
-        watch::<PersistentVolumeClaim>(manager, &controller, known, Kind::Claim);
+        let cache = &apps.planner.cache;
+        watch::<ConfigMap>(manager, &controller, cache, Kind::ConfigMap);
+        watch::<Service>(manager, &controller, cache, Kind::Service);
+        watch::<Ingress>(manager, &controller, cache, Kind::Ingress);
+        watch::<PersistentVolumeClaim>(manager, &controller, cache, Kind::Claim);
         // Watch these kinds only if their feature is on: the operator lacks the rights by default.
         if self.settings.network_policy.is_on() {
-            watch::<NetworkPolicy>(manager, &controller, known, Kind::NetworkPolicy);
+            watch::<NetworkPolicy>(manager, &controller, cache, Kind::NetworkPolicy);
         }
         if self.settings.disruption_budget.is_on() {
-            watch::<PodDisruptionBudget>(manager, &controller, known, Kind::Budget);
+            watch::<PodDisruptionBudget>(manager, &controller, cache, Kind::Budget);
         }
         let batch = &self.settings.batch;
         if batch.enabled.is_on() {
-            watch_groups::<VolcanoGroup>(manager, &controller, known, Kind::VolcanoGroup);
+            watch_groups::<VolcanoGroup>(manager, &controller, cache, Kind::VolcanoGroup);
         }
         if batch.enabled.is_on() && !batch.kube_schedulers.is_empty() {
             let kind = Kind::CoschedulingGroup;
-            watch_groups::<CoschedulingGroup>(manager, &controller, known, kind);
+            watch_groups::<CoschedulingGroup>(manager, &controller, cache, kind);
         }
     }
 }
 
-fn watch<K>(manager: &mut Manager<'_>, controller: &Arc<Controller>, known: &Arc<Known>, kind: Kind)
+fn watch<K>(manager: &mut Manager<'_>, controller: &Arc<Controller>, cache: &Arc<Cache>, kind: Kind)
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + 'static,
 {
     let feed = kind.plural();
     manager.feed(feed, controller, |source, scope, listener, synced| {
-        let known = Arc::clone(known);
-        known::watch_objects::<K>(kind, feed, (source, scope), known, listener, synced)
+        let cache = Arc::clone(cache);
+        cache::watch_objects::<K>(kind, feed, (source, scope), cache, listener, synced)
     });
 }
 
 fn watch_groups<K>(
     manager: &mut Manager<'_>,
     controller: &Arc<Controller>,
-    known: &Arc<Known>,
+    cache: &Arc<Cache>,
     kind: Kind,
 ) where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + 'static,
 {
     // Both kinds have the same name, so the feed has the name of the API.
     manager.feed(kind.api(), controller, |source, scope, listener, synced| {
-        let known = Arc::clone(known);
-        known::watch_groups::<K>(kind, (source, scope), known, listener, synced)
+        let cache = Arc::clone(cache);
+        cache::watch_groups::<K>(kind, (source, scope), cache, listener, synced)
     });
 }
 

@@ -5,11 +5,11 @@ use training_core::plan::draft::shorten;
 use training_core::reasons::FailureReason;
 use training_core::{Note, PodPhase};
 
-use super::beside::cause;
-use super::draft::{Course, later, more};
+use super::draft::{Draft, incremented, later};
 use super::executors;
-use super::look::NOT_STARTING;
-use super::seen::{Driver, Kind, Waits};
+use super::observed::{Driver, Kind, Waiting};
+use super::optional::cause;
+use super::slim::NOT_STARTING;
 use crate::api::State;
 
 /// The usual maximum time to set up volumes and network. Units: seconds.
@@ -19,13 +19,13 @@ const QUOTED: usize = 1024;
 /// The longest list of objects that a driver mounts.
 const NAMED: usize = 8;
 
-impl Course<'_> {
+impl Draft<'_> {
     /// Updates the state from the driver and the executors of the present run.
     pub(super) fn follow(&mut self) {
         self.track();
         let id = self.status.submission_id.as_deref().unwrap_or_default();
         let Some(driver) = self.drivers().find(|d| d.submission_id == id).cloned() else {
-            return self.missing();
+            return self.driver_missing();
         };
         let driver = &driver;
         let name = driver.name.clone();
@@ -44,41 +44,41 @@ impl Course<'_> {
         };
         if to == self.status.application_state.state {
             if to == State::Running {
-                self.show(taken_away(driver));
+                self.set_message(disruption_of(driver));
             }
             return;
         }
         match to {
             State::Succeeding => {
                 self.status.application_state.error_message = None;
-                self.tell(Note::normal(
+                self.record_event(Note::normal(
                     "SparkDriverCompleted",
                     format!("Driver {name} completed"),
                 ));
                 self.status
                     .termination_time
-                    .get_or_insert(Time(self.ask.now));
+                    .get_or_insert(Time(self.input.now));
             }
             State::Failing => {
-                self.tell(Note::warning(
+                self.record_event(Note::warning(
                     "SparkDriverFailed",
                     format!("Driver {name} failed"),
                 ));
                 return self.fail(failure(driver));
             }
             State::Running => {
-                self.tell(Note::normal(
+                self.record_event(Note::normal(
                     "SparkDriverRunning",
                     format!("Driver {name} is running"),
                 ));
-                self.show(taken_away(driver));
+                self.set_message(disruption_of(driver));
             }
             _ => {
                 let text = format!("Driver {name} in unknown state");
-                self.tell(Note::warning("SparkDriverUnknown", text));
+                self.record_event(Note::warning("SparkDriverUnknown", text));
             }
         }
-        self.go(to);
+        self.enter(to);
     }
 
     /// Handles a driver that doesn't start: reports why it waits, and fails the run if it can't start.
@@ -86,27 +86,27 @@ impl Course<'_> {
         let limit = |reason: &str| match reason {
             "InvalidImageName" => Some(0),
             "ErrImagePull" | "ImagePullBackOff" | "CreateContainerConfigError" | NOT_STARTING => {
-                Some(self.ask.rules.most_waiting)
+                Some(self.input.rules.most_waiting)
             }
             _ => None,
         };
-        let until = driver.waits.as_ref().and_then(|waits| {
+        let until = driver.waiting.as_ref().and_then(|waits| {
             let seconds = limit(&waits.reason)?;
             Some(later(waits.since, seconds))
         });
         // Every pod starts without volumes and network.
-        let told = |waits: &&Waits| {
+        let reported = |waits: &&Waiting| {
             let from = later(waits.since, STARTING);
-            let over = until.is_some_and(|until| until <= self.ask.now);
-            waits.reason != NOT_STARTING || from <= self.ask.now || over
+            let over = until.is_some_and(|until| until <= self.input.now);
+            waits.reason != NOT_STARTING || from <= self.input.now || over
         };
-        let Some(waits) = driver.waits.as_ref().filter(told) else {
-            if let Some(waits) = &driver.waits {
+        let Some(waits) = driver.waiting.as_ref().filter(reported) else {
+            if let Some(waits) = &driver.waiting {
                 let from = later(waits.since, STARTING);
-                self.wake(until.map_or(from, |until| until.min(from)));
+                self.requeue_at(until.map_or(from, |until| until.min(from)));
             }
             if self.status.application_state.state == State::Submitted {
-                self.show(None);
+                self.set_message(None);
             }
             return;
         };
@@ -120,22 +120,22 @@ impl Course<'_> {
             text.push_str(&self.mounted(driver));
         }
         match until {
-            Some(until) if until <= self.ask.now => {
+            Some(until) if until <= self.input.now => {
                 let note = format!("Driver {} failed", driver.name);
-                self.tell(Note::warning("SparkDriverFailed", note));
+                self.record_event(Note::warning("SparkDriverFailed", note));
                 // Otherwise it could still start, and run beside the next driver.
                 self.delete_pod(&driver.name, driver.uid, driver.terminating);
                 self.fail(text);
             }
             _ => {
-                self.waits(match waits.reason.as_str() {
+                self.set_waiting(match waits.reason.as_str() {
                     // The kubelet alternates between both.
                     "ErrImagePull" => "ImagePullBackOff",
                     reason => reason,
                 });
-                self.show(Some(text));
+                self.set_message(Some(text));
                 if let Some(until) = until {
-                    self.wake(until);
+                    self.requeue_at(until);
                 }
             }
         }
@@ -146,12 +146,12 @@ impl Course<'_> {
     fn mounted(&self, driver: &Driver) -> String {
         // The names of another operator's objects are unknown.
         let ours = driver.digest.is_some();
-        let made = ours
-            .then(|| self.made(&driver.submission_id).ok())
+        let submission = ours
+            .then(|| self.build(&driver.submission_id).ok())
             .flatten();
-        let volumes = made.and_then(|made| made.driver.spec?.volumes);
+        let volumes = submission.and_then(|submission| submission.driver.spec?.volumes);
         let ours = |name: &str| {
-            let mut objects = self.ask.seen.objects.iter();
+            let mut objects = self.input.observed.objects.iter();
             objects.any(|o| o.kind == Kind::ConfigMap && o.name == name)
         };
         let named = volumes.iter().flatten().filter_map(|volume| {
@@ -178,47 +178,52 @@ impl Course<'_> {
     }
 
     /// Handles a missing driver of the present run.
-    fn missing(&mut self) {
-        let rules = self.ask.rules;
+    fn driver_missing(&mut self) {
+        let rules = self.input.rules;
         let since = self.status.last_submission_attempt_time.as_ref();
         let until = since.map(|time| later(time.0, rules.grace));
         if self.status.application_state.state == State::Submitted
-            && let Some(until) = until.filter(|until| *until > self.ask.now)
+            && let Some(until) = until.filter(|until| *until > self.input.now)
         {
-            return self.wake(until);
+            return self.requeue_at(until);
         }
         let pod = self.status.driver_info.pod_name.clone().unwrap_or_default();
         let text = format!(
             "Driver pod {pod} not found after grace period {}, marking application as Failing",
             duration(rules.grace)
         );
-        self.tell(Note::warning("SparkDriverNotFound", text));
+        self.record_event(Note::warning("SparkDriverNotFound", text));
         self.plan.lost = Some(pod).filter(|pod| !pod.is_empty());
         // If a node is lost, nobody observes how its pods end.
         let state = &self.status.application_state;
-        let taken = state.error_message.as_deref().and_then(cause);
-        let why = match taken.filter(|_| state.state == State::Running) {
-            Some(taken) => format!("driver pod not found; {taken}"),
-            None => NOT_FOUND.to_owned(),
+        let disruption = state.error_message.as_deref().and_then(cause);
+        let why = match disruption.filter(|_| state.state == State::Running) {
+            Some(disruption) => format!("driver pod not found; {disruption}"),
+            None => DRIVER_NOT_FOUND.to_owned(),
         };
         self.fail(why);
     }
 
     /// Fails the present run.
     fn fail(&mut self, why: String) {
-        let now = Time(self.ask.now);
+        let now = Time(self.input.now);
         let status = &mut self.status;
-        status.failed_runs = Some(more(status.failed_runs));
+        status.failed_runs = Some(incremented(status.failed_runs));
         status.last_failure_time = Some(now.clone());
         status.termination_time.get_or_insert(now);
         status.application_state.error_message = Some(why);
-        self.go(State::Failing);
+        self.enter(State::Failing);
     }
 
     pub(super) fn track(&mut self) {
         let asked = self.spec.executor.instances;
-        let most = self.ask.rules.most_executors;
-        let notes = executors::track(&mut self.status, &self.ask.seen.executors, asked, most);
+        let most = self.input.rules.most_executors;
+        let notes = executors::track(
+            &mut self.status,
+            &self.input.observed.executors,
+            asked,
+            most,
+        );
         self.plan.notes.extend(notes);
     }
 }
@@ -232,25 +237,25 @@ fn failure(driver: &Driver) -> String {
         ),
         None => "driver container status missing".to_owned(),
     };
-    if let Some(taken) = taken_away(driver) {
-        text = format!("{text}; {taken}");
+    if let Some(disruption) = disruption_of(driver) {
+        text = format!("{text}; {disruption}");
     }
-    let said = driver.end.as_ref().map(|end| end.said.trim());
-    if let Some(said) = said.filter(|said| !said.is_empty()) {
-        text = format!("{text}\n{said}");
+    let last_words = driver.end.as_ref().map(|end| end.message.trim());
+    if let Some(last_words) = last_words.filter(|last_words| !last_words.is_empty()) {
+        text = format!("{text}\n{last_words}");
     }
     text
 }
 
 /// Why a driver was disrupted, or is about to be.
-fn taken_away(driver: &Driver) -> Option<String> {
-    let (reason, message) = driver.taken.as_ref()?;
+fn disruption_of(driver: &Driver) -> Option<String> {
+    let (reason, message) = driver.disruption.as_ref()?;
     let message = shorten(message, QUOTED);
-    Some(format!("{TAKEN_AWAY}{reason}: {message}"))
+    Some(format!("{DISRUPTED}{reason}: {message}"))
 }
 
-const TAKEN_AWAY: &str = "the pod was taken away: ";
-const NOT_FOUND: &str = "driver pod not found";
+const DISRUPTED: &str = "the pod was taken away: ";
+const DRIVER_NOT_FOUND: &str = "driver pod not found";
 
 /// Reads the reason of a run's failure from its message.
 pub(super) fn reason_of(error: &str) -> FailureReason {
@@ -258,12 +263,12 @@ pub(super) fn reason_of(error: &str) -> FailureReason {
         let is_end = |c: char| !c.is_ascii_alphanumeric();
         FailureReason::find(rest.split(is_end).next().unwrap_or_default())
     };
-    if let Some((_, rest)) = error.split_once(TAKEN_AWAY) {
+    if let Some((_, rest)) = error.split_once(DISRUPTED) {
         match word(rest) {
             FailureReason::OTHER => FailureReason::DISRUPTED,
             reason => reason,
         }
-    } else if error.starts_with(NOT_FOUND) {
+    } else if error.starts_with(DRIVER_NOT_FOUND) {
         FailureReason::DISRUPTED
     } else {
         let ended = error.split_once(", Reason: ");

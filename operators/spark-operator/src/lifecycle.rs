@@ -4,23 +4,23 @@
 //! finds what is missing. A submission is recorded once its driver is observed. Its id derives from recorded state
 //! ([`crate::digest::submission_id`]), so retrying an interrupted submission yields the same id.
 //!
-//! - [`seen`]: the observed state of an application's pods and objects
-//! - `beside`: objects that a run doesn't depend on
-//! - [`again`]: retries and their backoff
+//! - [`observed`]: the observed state of an application's pods and objects
+//! - `optional`: objects that a run doesn't depend on
+//! - [`retry`]: retries and their backoff
 //! - [`executors`]: executors in the status
-//! - [`look`]: the fields read from pods and other objects, [`mask`]: secrets to hide from them
+//! - [`slim`]: the fields read from pods and other objects, [`mask`]: secrets to hide from them
 //! - [`step`]: the plan
 
-pub mod again;
-mod begin;
-mod beside;
 mod draft;
 pub mod executors;
-mod follow;
-pub mod look;
 pub mod mask;
-pub mod seen;
+pub mod observed;
+mod optional;
+pub mod retry;
+mod running;
+pub mod slim;
 pub mod step;
+mod submitting;
 
 use training_api::labels::RESTART_REQUEST;
 use training_core::patch::merge_patch;
@@ -29,41 +29,41 @@ use training_core::{Note, StatusWrite, Transition, Urgency};
 
 use crate::api::{SparkApplicationStatus, State};
 use crate::{defaults, label};
-use again::Again;
-use begin::PlacementState;
-use draft::{Course, follows_its_spec};
-use seen::Driver;
+use draft::{Draft, follows_its_spec};
+use observed::Driver;
+use retry::Retry;
 use step::Plan;
+use submitting::PlacementState;
 
 pub use draft::{PlanInput, Rules};
 
 /// Decides the next steps for one application.
-pub fn plan(inquiry: PlanInput<'_>) -> Plan {
-    let app = inquiry.app;
+pub fn plan(input: PlanInput<'_>) -> Plan {
+    let app = input.app;
     let old = app.status.clone().unwrap_or_default();
-    let spec = defaults::apply(&app.spec, &inquiry.settings.defaults);
-    let mut course = Course {
-        ask: inquiry,
+    let spec = defaults::apply(&app.spec, &input.settings.defaults);
+    let mut draft = Draft {
+        input,
         spec: &spec,
         status: old.clone(),
         plan: Plan::default(),
     };
     if app.metadata.deletion_timestamp.is_some() {
         // A finalizer may keep the application for long, and its run must not continue meanwhile.
-        course.remove_all();
+        draft.remove_all();
         return Plan {
-            steps: course.plan.steps,
-            wake: course.plan.wake,
+            steps: draft.plan.steps,
+            requeue_at: draft.plan.requeue_at,
             ..Plan::default()
         };
     }
-    course.report_forged_drivers();
-    course.decide();
-    course.cut_message();
-    course.set_stalled();
-    let Course {
+    draft.report_forged_drivers();
+    draft.decide();
+    draft.truncate_message();
+    draft.set_stalled();
+    let Draft {
         status, mut plan, ..
-    } = course;
+    } = draft;
     plan.status = written(&old, status);
     plan
 }
@@ -88,84 +88,84 @@ fn written(
     })
 }
 
-impl Course<'_> {
+impl Draft<'_> {
     fn decide(&mut self) {
         // Whoever still waits says so below.
         self.status.waiting = None;
         let state = self.status.application_state.state.clone();
         let rests = matches!(state, State::Suspending | State::Suspended);
         if self.spec.suspend == Some(true) && !state.is_terminal() && !rests {
-            return self.go(State::Suspending);
+            return self.enter(State::Suspending);
         }
-        if self.restarts(&state) {
+        if self.is_restart_requested(&state) {
             let requested = Transition::Restarted(FailureReason::REQUESTED);
             self.plan.transitions.push(requested);
-            self.count_anew();
-            return self.go(State::Invalidating);
+            self.reset_counts();
+            return self.enter(State::Invalidating);
         }
         if follows_its_spec(&state) {
             let change = self.change(&state);
-            let placed = self.place(change, &state);
+            let placed = self.apply_placement(change, &state);
             if placed == PlacementState::No {
                 // Also here, because it may be suspended before it runs again.
-                self.count_anew();
-                return self.go(State::Invalidating);
+                self.reset_counts();
+                return self.enter(State::Invalidating);
             }
             if placed == PlacementState::Yes {
                 self.keep_record(&state);
             }
         }
         match state {
-            State::New | State::PendingRerun | State::Resuming => self.begin(),
+            State::New | State::PendingRerun | State::Resuming => self.submit(),
             State::Submitted | State::Running | State::Unknown => self.follow(),
             State::Succeeding => {
-                if again::after_success(&self.policy()) {
+                if retry::after_success(&self.policy()) {
                     self.status.failed_runs = None;
                     self.rerun();
                 } else {
-                    self.go(State::Completed);
+                    self.enter(State::Completed);
                 }
             }
-            State::Failing => match again::run(&self.policy(), &self.status) {
-                Again::Never => self.go(State::Failed),
-                Again::At(at) if at <= self.ask.now => {
+            State::Failing => match retry::run(&self.policy(), &self.status) {
+                Retry::Never => self.enter(State::Failed),
+                Retry::At(at) if at <= self.input.now => {
                     let error = self.status.application_state.error_message.as_deref();
-                    let reason = follow::reason_of(error.unwrap_or_default());
+                    let reason = running::reason_of(error.unwrap_or_default());
                     self.plan.transitions.push(Transition::Restarted(reason));
                     self.rerun();
                 }
-                Again::At(at) => self.wake(at),
+                Retry::At(at) => self.requeue_at(at),
             },
             State::SubmissionFailed => self.after_submission(),
             State::Invalidating => {
                 if self.remove_all() {
-                    self.reset();
-                    self.count_anew();
-                    self.go(State::PendingRerun);
+                    self.reset_run();
+                    self.reset_counts();
+                    self.enter(State::PendingRerun);
                 }
             }
             State::Suspending => {
                 if self.remove_all() {
                     let ended = self.status.termination_time.clone();
-                    self.reset();
+                    self.reset_run();
                     self.status.termination_time = ended;
-                    self.go(State::Suspended);
+                    self.enter(State::Suspended);
                 }
             }
             State::Suspended => {
                 if self.remove_all() && self.spec.suspend != Some(true) {
-                    self.go(State::Resuming);
+                    self.enter(State::Resuming);
                 }
             }
-            State::Completed | State::Failed => self.rest(),
+            State::Completed | State::Failed => self.clean_up(),
             // An unpublished state: its meaning is unknown.
             State::Other(_) => {}
         }
     }
 
     /// Returns true if the user requests a restart, and the present run's driver was created before that.
-    fn restarts(&mut self, state: &State) -> bool {
-        let Some(request) = label::restart_request(self.ask.app) else {
+    fn is_restart_requested(&mut self, state: &State) -> bool {
+        let Some(request) = label::restart_request(self.input.app) else {
             return false;
         };
         let id = self.status.submission_id.as_deref().unwrap_or_default();
@@ -178,7 +178,7 @@ impl Course<'_> {
         let restarts = match state {
             State::Submitted | State::Running | State::Unknown => !ended,
             // The result of a run that has ended counts, unless it is retried.
-            State::Failing => again::run(&self.policy(), &self.status) != Again::Never,
+            State::Failing => retry::run(&self.policy(), &self.status) != Retry::Never,
             _ => false,
         };
         if restarts {
@@ -186,7 +186,7 @@ impl Course<'_> {
                 "SparkApplication {} is restarting because its annotation {RESTART_REQUEST} has a new value",
                 self.name()
             );
-            self.tell(Note::normal("SparkApplicationRestarting", text));
+            self.record_event(Note::normal("SparkApplicationRestarting", text));
         }
         restarts
     }

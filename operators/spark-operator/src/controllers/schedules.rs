@@ -1,4 +1,4 @@
-//! Schedules: what is known of one's runs, and how its steps become requests.
+//! The planner of schedules: observes their runs, plans and executes.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use training_runtime::feed::{self, Source};
 use training_runtime::key::{JobKey, Scope};
 use training_runtime::worker::{Outcome, Past, PlanOf, Planner, Subject};
 
-use super::known::{Of, Versioned, versioned};
+use super::cache::{CachedChild, Versioned, versioned};
 use crate::api::{
     ScheduledSparkApplication, ScheduledSparkApplicationStatus, SparkApplication, State,
 };
@@ -96,14 +96,14 @@ pub struct Kept {
     run: Run,
 }
 
-impl Of for Kept {
+impl CachedChild for Kept {
     fn uid(&self) -> Uid {
         self.uid
     }
     fn name(&self) -> &str {
         &self.run.name
     }
-    fn leave(&mut self) {
+    fn mark_terminating(&mut self) {
         self.terminating = true;
     }
 }
@@ -206,9 +206,9 @@ impl Schedules {
         let body = encode(&run(subject.object, name)).map_err(Failure::into_fault)?;
         let request = Build::new(url).create(&self.caller.post(), body);
         match self.caller.ask::<SlimApp>(request).await {
-            Ok(made) => {
+            Ok(created) => {
                 // The next scheduled time may come before the watch reports it.
-                if let Some(owned) = kept(&made) {
+                if let Some(owned) = kept(&created) {
                     self.runs.created(owned, Instant::now());
                 }
                 Ok(())
@@ -233,12 +233,12 @@ fn refused(step: &Step, fault: &Fault) -> Option<Note> {
     let Step::Create(name) = step else {
         return None;
     };
-    let told = matches!(
+    let is_reported = matches!(
         fault,
         Fault::Denied { .. } | Fault::Rejected { .. } | Fault::Conflict(_)
     );
     let text = format!("Error creating SparkApplication {name}: {fault}");
-    told.then(|| Note::warning("FailedCreateSparkApplication", text))
+    is_reported.then(|| Note::warning("FailedCreateSparkApplication", text))
 }
 
 /// The deletions of runs of these names that are not terminating yet.
@@ -252,7 +252,7 @@ fn deletions<'a>(runs: &'a [Kept], names: &'a [String]) -> impl Iterator<Item = 
 
 impl Planner for Schedules {
     type Object = ScheduledSparkApplication;
-    type Seen = Vec<Kept>;
+    type Observed = Vec<Kept>;
     type Step = Step;
 
     const CACHES: [&'static str; 3] = ["schedules", "schedules_not_cached", "schedules_waiting"];
@@ -265,10 +265,10 @@ impl Planner for Schedules {
     fn plan(
         &self,
         schedule: &ScheduledSparkApplication,
-        seen: &Vec<Kept>,
+        observed: &Vec<Kept>,
         now: Timestamp,
     ) -> PlanOf<Self> {
-        let runs: Vec<Run> = seen.iter().map(|kept| kept.run.clone()).collect();
+        let runs: Vec<Run> = observed.iter().map(|kept| kept.run.clone()).collect();
         let around = Around {
             now,
             local: &self.local,
@@ -283,10 +283,10 @@ impl Planner for Schedules {
             patch,
             urgency: Urgency::After,
         });
-        let mut steps: Vec<Step> = deletions(seen, &decided.delete).collect();
+        let mut steps: Vec<Step> = deletions(observed, &decided.delete).collect();
         steps.extend(decided.create.map(Step::Create));
-        let mut old_runs = deletions(seen, &decided.prune).peekable();
-        let again = old_runs.peek().is_some();
+        let mut old_runs = deletions(observed, &decided.prune).peekable();
+        let requeue = old_runs.peek().is_some();
         // Nothing waits for old runs to go, so they go last.
         if steps.is_empty() && status.is_none() {
             steps.extend(old_runs);
@@ -294,8 +294,8 @@ impl Planner for Schedules {
         Plan {
             status,
             steps,
-            again,
-            wake: decided.wake,
+            requeue,
+            requeue_at: decided.requeue_at,
             ..Plan::default()
         }
     }

@@ -5,9 +5,9 @@
 use training_core::Note;
 use training_core::plan::draft::shorten;
 
-use super::draft::{Course, SLOW, later};
-use super::seen::{Driver, Kind, MissingObject, Object};
-use super::step::{Make, Step};
+use super::draft::{Draft, SLOW, later};
+use super::observed::{Driver, Kind, MissingObject, Object};
+use super::step::{NewObject, Step};
 use crate::names;
 use crate::submission::Submission;
 
@@ -21,30 +21,30 @@ const REMEDY: &str = ": the application runs without, and the operator tries aga
 const MOST: usize = 1024;
 
 /// Takes the objects that the driver doesn't depend on out of a submission.
-pub(super) fn take(made: &mut Submission) -> Vec<Make> {
-    let (services, ingresses): (Vec<_>, Vec<_>) = made.driver_ingresses.drain(..).unzip();
-    let services = made.ui_service.clone().into_iter().chain(services);
+pub(super) fn take(submission: &mut Submission) -> Vec<NewObject> {
+    let (services, ingresses): (Vec<_>, Vec<_>) = submission.driver_ingresses.drain(..).unzip();
+    let services = submission.ui_service.clone().into_iter().chain(services);
     let ingresses = ingresses.into_iter().flatten();
-    let ingresses = made.ui_ingress.clone().into_iter().chain(ingresses);
-    let budget = made.disruption_budget.take();
+    let ingresses = submission.ui_ingress.clone().into_iter().chain(ingresses);
+    let budget = submission.disruption_budget.take();
     services
-        .map(|s| Make::Service(Box::new(s)))
-        .chain(ingresses.map(|i| Make::Ingress(Box::new(i))))
-        .chain(budget.map(|b| Make::Budget(Box::new(b))))
+        .map(|s| NewObject::Service(Box::new(s)))
+        .chain(ingresses.map(|i| NewObject::Ingress(Box::new(i))))
+        .chain(budget.map(|b| NewObject::Budget(Box::new(b))))
         .collect()
 }
 
-impl Course<'_> {
+impl Draft<'_> {
     /// Returns an object of the driver's run.
     pub(super) fn object(&self, driver: &Driver, kind: Kind, name: &str) -> Option<&Object> {
         let id = &driver.submission_id;
-        let mut objects = self.ask.seen.objects.iter();
+        let mut objects = self.input.observed.objects.iter();
         objects.find(|o| o.kind == kind && o.name == name && o.submission_id == *id)
     }
 
     /// Returns the ids of the objects that [`take`] takes. Building a whole submission on every reconcile costs too much.
     fn expected(&self, driver: &Driver) -> Vec<(Kind, String)> {
-        let (app, web) = (self.name(), &self.ask.settings.web);
+        let (app, web) = (self.name(), &self.input.settings.web);
         let mut all = Vec::new();
         if web.service.is_on() {
             all.push((Kind::Service, names::ui_service(&app)));
@@ -63,7 +63,7 @@ impl Course<'_> {
             }
         }
         let budget = self.spec.driver_pod_disruption_budget == Some(true);
-        if budget && self.ask.settings.disruption_budget.is_on() {
+        if budget && self.input.settings.disruption_budget.is_on() {
             all.push((Kind::Budget, driver.name.clone()));
         }
         all
@@ -84,15 +84,15 @@ impl Course<'_> {
                 .missing_objects()
                 .find(|w| w.kind == kind && w.name == name);
             match tried.map(|w| later(w.at, SLOW)) {
-                Some(at) if at > self.ask.now => self.wake(at),
+                Some(at) if at > self.input.now => self.requeue_at(at),
                 _ => due.push((kind, name)),
             }
         }
         if !due.is_empty()
-            && let Ok(mut made) = self.made(&driver.submission_id)
+            && let Ok(mut submission) = self.build(&driver.submission_id)
         {
-            let all = take(&mut made).into_iter();
-            let all = all.filter(|make| due.contains(&make.id()));
+            let all = take(&mut submission).into_iter();
+            let all = all.filter(|object| due.contains(&object.id()));
             self.plan.steps.extend(all.map(Step::CreateOptional));
         }
     }
@@ -123,18 +123,18 @@ impl Course<'_> {
     /// Objects of the present run that could not be created and still don't exist.
     fn missing_objects(&self) -> impl Iterator<Item = &MissingObject> {
         let id = self.status.submission_id.as_deref().unwrap_or_default();
-        let missing_objects = self.ask.seen.missing_objects.iter();
+        let missing_objects = self.input.observed.missing_objects.iter();
         missing_objects.filter(move |w| w.submission_id == id && !self.is_taken(w.kind, &w.name))
     }
 
     /// True if an object has this name, from any run.
     fn is_taken(&self, kind: Kind, name: &str) -> bool {
-        let mut objects = self.ask.seen.objects.iter();
+        let mut objects = self.input.observed.objects.iter();
         objects.any(|o| o.kind == kind && o.name == name)
     }
 
     /// Sets the message of a running application to `text` plus the objects that could not be created.
-    pub(super) fn show(&mut self, mut text: Option<String>) {
+    pub(super) fn set_message(&mut self, mut text: Option<String>) {
         let missing = self.missing_objects().count();
         let first = self.missing_objects().next().map(|w| {
             let kind = reason(w.kind).trim_start_matches(FAILED);
@@ -146,27 +146,29 @@ impl Course<'_> {
             let object = format!("{CANNOT}{kind} {name}{others}: ");
             // Only the API server's words are shortened.
             let most = MOST.saturating_sub(object.len() + REMEDY.len());
-            let told = format!("{object}{}{REMEDY}", shorten(&w.message, most));
-            (w.kind, told)
+            let notice = format!("{object}{}{REMEDY}", shorten(&w.message, most));
+            (w.kind, notice)
         });
-        if let Some((kind, told)) = first {
+        if let Some((kind, notice)) = first {
             let before = self.status.application_state.error_message.as_ref();
-            if !before.is_some_and(|before| before.contains(&told)) {
-                self.tell(Note::warning(reason(kind), told.clone()));
+            if !before.is_some_and(|before| before.contains(&notice)) {
+                self.record_event(Note::warning(reason(kind), notice.clone()));
             }
-            text = Some(text.map_or(told.clone(), |text| format!("{text}; {told}")));
+            text = Some(text.map_or(notice.clone(), |text| format!("{text}; {notice}")));
         }
         self.status.application_state.error_message = text;
     }
 }
 
-/// Returns a message of [`Course::show`] without the part about missing objects.
-pub(super) fn cause(shown: &str) -> Option<&str> {
-    if shown.starts_with(CANNOT) {
+/// Returns a message of [`Draft::set_message`] without the part about missing objects.
+pub(super) fn cause(message: &str) -> Option<&str> {
+    if message.starts_with(CANNOT) {
         return None;
     }
-    let end = shown.find(&format!("; {CANNOT}")).unwrap_or(shown.len());
-    Some(&shown[..end])
+    let end = message
+        .find(&format!("; {CANNOT}"))
+        .unwrap_or(message.len());
+    Some(&message[..end])
 }
 
 /// The reason of the event for an object that can't be created. It ends with the kind's name.

@@ -19,10 +19,10 @@ use training_runtime::feed::slim::Owned;
 use training_runtime::feed::{self, Source};
 use training_runtime::key::{JobKey, Scope};
 
-use crate::course::look::{Owner, Pod, RunObject};
-use crate::course::mask::Mask;
-use crate::course::seen::{Driver, Executor, Kind, Object, Seen};
 use crate::label;
+use crate::lifecycle::mask::Mask;
+use crate::lifecycle::observed::{Driver, Executor, Kind, Object, Observed};
+use crate::lifecycle::slim::{Owner, Pod, RunObject};
 
 /// A cached object, with its resource version.
 #[derive(Clone, Debug)]
@@ -33,16 +33,16 @@ pub struct Versioned<V> {
 }
 
 /// A child of an application that the cache can hold.
-pub trait Of: Clone + PartialEq + Send {
+pub trait CachedChild: Clone + PartialEq + Send {
     /// Its uid.
     fn uid(&self) -> Uid;
     /// Its name.
     fn name(&self) -> &str;
     /// Marks it as terminating.
-    fn leave(&mut self);
+    fn mark_terminating(&mut self);
 }
 
-impl<V: Of> Child for Versioned<V> {
+impl<V: CachedChild> Child for Versioned<V> {
     fn uid(&self) -> Uid {
         self.view.uid()
     }
@@ -58,8 +58,8 @@ impl<V: Of> Child for Versioned<V> {
     fn same_for_decisions(&self, other: &Self) -> bool {
         self.view == other.view
     }
-    fn leave(&mut self, version: u64) {
-        self.view.leave();
+    fn mark_terminating(&mut self, version: u64) {
+        self.view.mark_terminating();
         self.version = self.version.max(version);
     }
 }
@@ -73,7 +73,7 @@ pub enum CachedPod {
     Executor(Box<Executor>),
 }
 
-impl Of for CachedPod {
+impl CachedChild for CachedPod {
     fn uid(&self) -> Uid {
         match self {
             Self::Driver(driver) => driver.uid,
@@ -86,7 +86,7 @@ impl Of for CachedPod {
             Self::Executor(executor) => &executor.name,
         }
     }
-    fn leave(&mut self) {
+    fn mark_terminating(&mut self) {
         match self {
             Self::Driver(driver) => driver.terminating = true,
             Self::Executor(executor) => executor.terminating = true,
@@ -94,24 +94,24 @@ impl Of for CachedPod {
     }
 }
 
-impl Of for Object {
+impl CachedChild for Object {
     fn uid(&self) -> Uid {
         self.uid
     }
     fn name(&self) -> &str {
         &self.name
     }
-    fn leave(&mut self) {
+    fn mark_terminating(&mut self) {
         self.terminating = true;
     }
 }
 
 /// The cache.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct Cache {
     /// Drivers and executors.
     pub pods: Arc<Index<Versioned<CachedPod>>>,
-    things: [Arc<Index<Versioned<Object>>>; Kind::ALL.len()],
+    objects: [Arc<Index<Versioned<Object>>>; Kind::ALL.len()],
 }
 
 /// Builds a cache entry for an owner with this name and uid.
@@ -141,12 +141,12 @@ pub fn cached_pod(pod: &Pod) -> Option<Owned<Versioned<CachedPod>>> {
 
 /// Builds the cache entry of another object; `None` if it doesn't belong to an application's run.
 pub fn cached_object<K: Resource<DynamicType = ()>>(
-    thing: &RunObject<K>,
+    object: &RunObject<K>,
     kind: Kind,
 ) -> Option<Owned<Versioned<Object>>> {
-    let view = thing.object(kind)?;
-    let Owner { name, uid } = thing.owner()?;
-    versioned(thing.meta(), (name, uid), view)
+    let view = object.object(kind)?;
+    let Owner { name, uid } = object.owner()?;
+    versioned(object.meta(), (name, uid), view)
 }
 
 /// True if the pod matches the watch's selector.
@@ -155,19 +155,19 @@ pub fn is_watched(pod: &Pod) -> bool {
     labels.is_some_and(|l| l.get(label::LAUNCHED_BY).is_some_and(|v| v == "true"))
 }
 
-impl Known {
+impl Cache {
     /// Returns the index of one kind.
-    pub fn things(&self, kind: Kind) -> &Arc<Index<Versioned<Object>>> {
-        &self.things[kind as usize]
+    pub fn objects_of(&self, kind: Kind) -> &Arc<Index<Versioned<Object>>> {
+        &self.objects[kind as usize]
     }
 
     /// Returns everything of an application.
-    pub fn of(&self, app: Uid, mask: impl FnOnce() -> Mask) -> Seen {
-        let mut seen = Seen::default();
+    pub fn of(&self, app: Uid, mask: impl FnOnce() -> Mask) -> Observed {
+        let mut observed = Observed::default();
         let pods = self.pods.of(app);
         let is_master = |pod: &Versioned<CachedPod>| match &pod.view {
             CachedPod::Driver(driver) => driver.end.is_some(),
-            CachedPod::Executor(executor) => executor.end.is_some() || !executor.said.is_empty(),
+            CachedPod::Executor(executor) => executor.end.is_some() || !executor.message.is_empty(),
         };
         let mask = if pods.iter().any(is_master) {
             mask()
@@ -176,18 +176,18 @@ impl Known {
         };
         for pod in pods {
             match pod.view {
-                CachedPod::Driver(driver) => seen.drivers.push(driver.masked(&mask)),
-                CachedPod::Executor(executor) => seen.executors.push(executor.masked(&mask)),
+                CachedPod::Driver(driver) => observed.drivers.push(driver.masked(&mask)),
+                CachedPod::Executor(executor) => observed.executors.push(executor.masked(&mask)),
             }
         }
-        // Make decisions independent of the order of arrival.
-        seen.drivers.sort_by(|a, b| a.name.cmp(&b.name));
-        seen.executors.sort_by(|a, b| a.name.cmp(&b.name));
-        for index in &self.things {
-            let things = index.of(app).into_iter().map(|held| held.view);
-            seen.objects.extend(things);
+        // NewObject decisions independent of the order of arrival.
+        observed.drivers.sort_by(|a, b| a.name.cmp(&b.name));
+        observed.executors.sort_by(|a, b| a.name.cmp(&b.name));
+        for index in &self.objects {
+            let objects = index.of(app).into_iter().map(|held| held.view);
+            observed.objects.extend(objects);
         }
-        seen
+        observed
     }
 
     /// Records the deletion of a pod.
@@ -196,21 +196,21 @@ impl Known {
     }
 
     /// Records the deletion of another object.
-    pub fn deleted_thing(&self, app: Uid, kind: Kind, thing: Uid, what: Deleted) {
-        let index = self.things(kind);
-        index.answered(app, thing, what, Instant::now());
+    pub fn deleted_object(&self, app: Uid, kind: Kind, object: Uid, what: Deleted) {
+        let index = self.objects_of(kind);
+        index.answered(app, object, what, Instant::now());
     }
 
     /// True if pods or objects of an application disappeared without our action since the last call.
     pub fn take_lost_child(&self, app: Uid) -> bool {
-        let things = self.things.iter().map(|index| index.take_lost_child(app));
+        let objects = self.objects.iter().map(|index| index.take_lost_child(app));
         // Call it for all of them, because it clears the flag.
-        things.fold(self.pods.take_lost_child(app), |any, one| any | one)
+        objects.fold(self.pods.take_lost_child(app), |any, one| any | one)
     }
 
     /// The number of objects other than pods.
-    pub fn len_of_things(&self) -> usize {
-        self.things.iter().map(|index| index.len()).sum()
+    pub fn object_count(&self) -> usize {
+        self.objects.iter().map(|index| index.len()).sum()
     }
 }
 
@@ -218,12 +218,12 @@ impl Known {
 pub async fn watch_pods(
     source: Source,
     scope: Scope,
-    known: Arc<Known>,
+    cache: Arc<Cache>,
     listener: Arc<Controller>,
     synced: watch::Sender<bool>,
 ) {
     let selector = format!("{}=true", label::LAUNCHED_BY);
-    let index = Arc::clone(&known.pods);
+    let index = Arc::clone(&cache.pods);
     feed::watch(
         "pods",
         (source, scope, selector),
@@ -240,14 +240,14 @@ pub async fn watch_objects<K>(
     kind: Kind,
     feed: &'static str,
     (source, scope): (Source, Scope),
-    known: Arc<Known>,
+    cache: Arc<Cache>,
     listener: Arc<Controller>,
     synced: watch::Sender<bool>,
 ) where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + 'static,
 {
-    let index = Arc::clone(known.things(kind));
-    let read = |thing: &RunObject<K>| cached_object(thing, kind);
+    let index = Arc::clone(cache.objects_of(kind));
+    let read = |object: &RunObject<K>| cached_object(object, kind);
     // Every object of a run has this label. Objects of another operator's run have their own owner.
     let selector = label::SUBMISSION_ID.to_owned();
     feed::watch(
@@ -310,7 +310,7 @@ fn group_and_version(kind: Kind) -> (&'static str, &'static str) {
 pub async fn watch_groups<K>(
     kind: Kind,
     (source, scope): (Source, Scope),
-    known: Arc<Known>,
+    cache: Arc<Cache>,
     listener: Arc<Controller>,
     synced: watch::Sender<bool>,
 ) where
@@ -337,5 +337,5 @@ pub async fn watch_groups<K>(
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(LONGEST_WAIT);
     }
-    watch_objects::<K>(kind, api, (source, scope), known, listener, synced).await;
+    watch_objects::<K>(kind, api, (source, scope), cache, listener, synced).await;
 }

@@ -14,7 +14,7 @@ use training_core::slim::slim_meta;
 use training_core::{PodPhase, Uid};
 
 use super::mask::Mask;
-use super::seen::{Driver, End, Executor, Kind, Object, Placement, Waits};
+use super::observed::{Driver, End, Executor, Kind, Object, Placement, Waiting};
 use crate::api::Role;
 use crate::digest::SpecDigest;
 use crate::label;
@@ -33,12 +33,12 @@ pub struct Owner<'a> {
 
 /// Returns the application that owns an object, as its controller if `how` requires that.
 fn owner(meta: &ObjectMeta, how: Owns) -> Option<Owner<'_>> {
-    let is_it = |o: &&OwnerReference| {
+    let is_submitted = |o: &&OwnerReference| {
         let group = o.api_version.split_once('/').map_or("", |(g, _)| g);
         let of = (group, o.kind.as_str()) == (label::GROUP, "SparkApplication");
         of && (how == Owns::Any || o.controller == Some(true))
     };
-    let owner = meta.owner_references.iter().flatten().find(is_it)?;
+    let owner = meta.owner_references.iter().flatten().find(is_submitted)?;
     Some(Owner {
         name: &owner.name,
         uid: &owner.uid,
@@ -112,13 +112,13 @@ struct Container {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct ContainerState {
-    waiting: Option<Waiting>,
+    waiting: Option<WaitingState>,
     terminated: Option<Terminated>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-struct Waiting {
+struct WaitingState {
     reason: String,
     message: String,
 }
@@ -131,8 +131,8 @@ struct Terminated {
     message: String,
 }
 
-/// Waiting reasons that every container has briefly.
-const ORDINARY: [&str; 2] = ["ContainerCreating", "PodInitializing"];
+/// WaitingState reasons that every container has briefly.
+const BRIEF: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
 /// The reason for a pod that has a node but no volumes or no network. Container statuses don't distinguish that from an ordinary
 /// start.
@@ -173,10 +173,10 @@ impl Pod {
             restart_request: annotation(RESTART_REQUEST).cloned(),
             phase: PodPhase::parse(&self.status.phase),
             terminating: terminating(meta),
-            due: meta.deletion_timestamp.as_ref().map(|time| time.0),
+            deletion_deadline: meta.deletion_timestamp.as_ref().map(|time| time.0),
             end: self.end(Role::Driver),
-            taken: self.taken(),
-            waits: self.waits(),
+            disruption: self.disruption(),
+            waiting: self.waiting(),
         })
     }
 
@@ -195,9 +195,9 @@ impl Pod {
             app_id: label(meta, label::APP_SELECTOR),
             phase: PodPhase::parse(&self.status.phase),
             terminating: terminating(meta),
-            due: meta.deletion_timestamp.as_ref().map(|time| time.0),
+            deletion_deadline: meta.deletion_timestamp.as_ref().map(|time| time.0),
             end: self.end(Role::Executor),
-            said: self.status.message.clone(),
+            message: self.status.message.clone(),
             created: created(meta),
         })
     }
@@ -213,23 +213,23 @@ impl Pod {
         Some(End {
             code: ended.exit_code,
             reason: ended.reason.clone(),
-            said: ended.message.clone(),
+            message: ended.message.clone(),
         })
     }
 
     /// Why the pod was disrupted, if it was.
-    fn taken(&self) -> Option<(String, String)> {
+    fn disruption(&self) -> Option<(String, String)> {
         let target = |c: &&Condition| c.type_ == "DisruptionTarget" && c.status == "True";
         if let Some(target) = self.status.conditions.iter().find(target) {
             return Some((target.reason.clone(), target.message.clone()));
         }
         let reason = &self.status.reason;
-        let told = self.status.phase == "Failed" && !reason.is_empty();
-        told.then(|| (reason.clone(), self.status.message.clone()))
+        let failed = self.status.phase == "Failed" && !reason.is_empty();
+        failed.then(|| (reason.clone(), self.status.message.clone()))
     }
 
     /// Why it doesn't start.
-    fn waits(&self) -> Option<Waits> {
+    fn waiting(&self) -> Option<Waiting> {
         let status = &self.status;
         let condition = |type_: &str| status.conditions.iter().find(move |c| c.type_ == type_);
         let since = |condition: Option<&Condition>| {
@@ -238,7 +238,7 @@ impl Pod {
         };
         let scheduled = condition("PodScheduled");
         if let Some(not) = scheduled.filter(|c| c.status == "False") {
-            return Some(Waits {
+            return Some(Waiting {
                 reason: not.reason.clone(),
                 message: not.message.clone(),
                 since: since(scheduled),
@@ -248,8 +248,8 @@ impl Pod {
         let initialized = condition("Initialized").filter(|c| c.status == "True");
         let of = |list: &[Container], begun| {
             let mut waiting = list.iter().filter_map(|c| c.state.waiting.as_ref());
-            let waiting = waiting.find(|w| odd(w))?;
-            Some(Waits {
+            let waiting = waiting.find(|w| is_unusual(w))?;
+            Some(Waiting {
                 reason: waiting.reason.clone(),
                 message: waiting.message.clone(),
                 since: since(begun),
@@ -261,7 +261,7 @@ impl Pod {
                 // While an image is pulled, this condition is true, however long that takes.
                 let ready = condition("PodReadyToStartContainers");
                 let not = ready.filter(|c| c.status == "False" && scheduled.is_some())?;
-                Some(Waits {
+                Some(Waiting {
                     reason: NOT_STARTING.to_owned(),
                     message: "it has a node, but its volumes or its network are not ready"
                         .to_owned(),
@@ -271,8 +271,8 @@ impl Pod {
     }
 }
 
-fn odd(waiting: &Waiting) -> bool {
-    !waiting.reason.is_empty() && !ORDINARY.contains(&waiting.reason.as_str())
+fn is_unusual(waiting: &WaitingState) -> bool {
+    !waiting.reason.is_empty() && !BRIEF.contains(&waiting.reason.as_str())
 }
 
 impl Driver {
@@ -289,14 +289,14 @@ impl Executor {
     #[must_use]
     pub fn masked(mut self, mask: &Mask) -> Self {
         self.end = self.end.map(|end| end.masked(mask));
-        self.said = last_words(&self.said, mask);
+        self.message = last_words(&self.message, mask);
         self
     }
 }
 
 impl End {
     fn masked(mut self, mask: &Mask) -> Self {
-        self.said = last_words(&self.said, mask);
+        self.message = last_words(&self.message, mask);
         self
     }
 }
@@ -306,7 +306,7 @@ fn last_words(text: &str, mask: &Mask) -> String {
     if text.is_empty() {
         return String::new();
     }
-    let mut text = mask.hide(text);
+    let mut text = mask.apply(text);
     // Drop terminal colors and carriage returns.
     text.retain(|c| !c.is_control() || matches!(c, '\n' | '\t'));
     if text.len() > LAST_WORDS {

@@ -13,7 +13,7 @@ const LONGEST: i64 = 31 * 24 * 3600;
 
 /// The decision after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Again {
+pub enum Retry {
     /// No retry.
     Never,
     /// Retry at this time.
@@ -21,7 +21,7 @@ pub enum Again {
 }
 
 /// Decides after a failed run.
-pub fn run(policy: &RestartPolicy, status: &SparkApplicationStatus) -> Again {
+pub fn run(policy: &RestartPolicy, status: &SparkApplicationStatus) -> Retry {
     // Without our count, use the published one: every submission that led to a driver.
     let failed = status.failed_runs.or(status.execution_attempts);
     decide(
@@ -34,7 +34,7 @@ pub fn run(policy: &RestartPolicy, status: &SparkApplicationStatus) -> Again {
 }
 
 /// Decides after a failed submission.
-pub fn submission(policy: &RestartPolicy, status: &SparkApplicationStatus) -> Again {
+pub fn submission(policy: &RestartPolicy, status: &SparkApplicationStatus) -> Retry {
     let failed = status.failed_submissions.or(status.submission_attempts);
     decide(
         policy,
@@ -56,14 +56,14 @@ fn decide(
     retries: Option<i32>,
     interval: Option<i64>,
     status: &SparkApplicationStatus,
-) -> Again {
+) -> Retry {
     let may = match policy.type_.as_deref() {
         Some("Always") => true,
         Some("OnFailure") => retries.is_some_and(|most| failed <= most),
         Some(_) | None => false,
     };
     if !may {
-        return Again::Never;
+        return Retry::Never;
     }
     let failures = i64::from(failed.max(1));
     let seconds = interval
@@ -74,5 +74,5 @@ fn decide(
     let since = since.or(status.last_submission_attempt_time.as_ref());
     let since = since.map_or(Timestamp::UNIX_EPOCH, |time| time.0);
     let wait = SignedDuration::from_secs(seconds.min(LONGEST));
-    Again::At(since.saturating_add(wait).unwrap_or(Timestamp::MAX))
+    Retry::At(since.saturating_add(wait).unwrap_or(Timestamp::MAX))
 }

@@ -15,7 +15,7 @@ use crate::digest::{self, SpecDigest};
 
 /// An application and the digest of its spec. The digest is of the API server's JSON, because typed values may not round-trip.
 #[derive(Clone, Debug)]
-pub struct App {
+pub struct CachedApplication {
     /// The application.
     pub object: SparkApplication,
     /// The digest of its spec.
@@ -30,7 +30,7 @@ struct Packed<A> {
     application: A,
 }
 
-impl<'de> Deserialize<'de> for App {
+impl<'de> Deserialize<'de> for CachedApplication {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(deserializer)?;
         if value.get("packedDigest").is_some() {
@@ -47,7 +47,7 @@ impl<'de> Deserialize<'de> for App {
     }
 }
 
-impl Serialize for App {
+impl Serialize for CachedApplication {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let packed = Packed {
             packed_digest: self.digest.to_string(),
@@ -57,7 +57,7 @@ impl Serialize for App {
     }
 }
 
-impl Resource for App {
+impl Resource for CachedApplication {
     type DynamicType = ();
     type Scope = NamespaceResourceScope;
 
@@ -86,7 +86,7 @@ impl Resource for App {
     }
 }
 
-impl Stored for App {
+impl Stored for CachedApplication {
     type Status = SparkApplicationStatus;
 
     fn status(&self) -> Option<&SparkApplicationStatus> {
@@ -104,8 +104,9 @@ impl Stored for App {
     /// An edit that was not reconciled yet may start it over, and then all of it is needed.
     fn has_ended(&self) -> bool {
         self.object.status.as_ref().is_some_and(|status| {
-            let seen = status.observed_generation == self.object.metadata.generation;
-            status.application_state.state.is_terminal() && (seen || status.spec_digest.is_none())
+            let reconciled = status.observed_generation == self.object.metadata.generation;
+            status.application_state.state.is_terminal()
+                && (reconciled || status.spec_digest.is_none())
         })
     }
 
@@ -123,11 +124,11 @@ mod tests {
 
     use super::*;
 
-    fn read(spec: &Value) -> App {
+    fn read(spec: &Value) -> CachedApplication {
         at(spec, &json!({"applicationState": {"state": "COMPLETED"}}))
     }
 
-    fn at(spec: &Value, status: &Value) -> App {
+    fn at(spec: &Value, status: &Value) -> CachedApplication {
         let stored = json!({
             "apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication",
             "metadata": {"name": "pi", "generation": 2}, "spec": spec, "status": status,
@@ -160,7 +161,7 @@ mod tests {
         assert!(app.has_ended());
         app.shrink();
         let text = serde_json::to_vec(&app).unwrap();
-        let back: App = serde_json::from_slice(&text).unwrap();
+        let back: CachedApplication = serde_json::from_slice(&text).unwrap();
         assert_eq!(back.digest, app.digest);
         assert_eq!(back.object, app.object);
         assert_eq!(back.object.spec.driver.pod.template, None);

@@ -15,12 +15,12 @@ use training_runtime::feed::child::Child;
 use training_runtime::feed::index::Index;
 use training_runtime::feed::slim::Owned;
 
-use super::known::{Known, cached_object, cached_pod, is_watched};
-use super::stored::App;
-use crate::course::look::{Owner, Pod, RunObject};
-use crate::course::seen::{Kind, Refusal, Refused};
-use crate::course::step::{Make, Step};
+use super::cache::{Cache, cached_object, cached_pod, is_watched};
+use super::stored::CachedApplication;
 use crate::label;
+use crate::lifecycle::observed::{Kind, Refusal, Refused};
+use crate::lifecycle::slim::{Owner, Pod, RunObject};
+use crate::lifecycle::step::{NewObject, Step};
 
 /// The outcome of steps.
 #[derive(Debug, Default)]
@@ -44,9 +44,9 @@ impl Outcome {
     /// Keeps the gravest of several refusals.
     fn refused(&mut self, why: Refusal, text: String) {
         let grave = |why: &Refusal| match why {
-            Refusal::Hopeless => 2,
+            Refusal::Permanent => 2,
             Refusal::Counted => 1,
-            Refusal::Passing => 0,
+            Refusal::Transient => 0,
         };
         if self
             .refused
@@ -63,7 +63,7 @@ impl Outcome {
 }
 
 /// Why a step failed.
-enum Stopped {
+enum StepError {
     Refused(Refusal, String),
     Taken(String),
     Fault(Fault),
@@ -91,9 +91,9 @@ pub struct StepRunner<'a> {
     /// Sends the requests.
     pub caller: &'a Caller,
     /// The cache, updated from the responses.
-    pub known: &'a Known,
+    pub cache: &'a Cache,
     /// The application.
-    pub app: &'a App,
+    pub app: &'a CachedApplication,
     /// Its uid.
     pub uid: Uid,
 }
@@ -107,7 +107,10 @@ impl StepRunner<'_> {
         let turn = |step: &Step| match step {
             Step::CreateDriver(_) | Step::CreateOptional(_) => 1,
             Step::DeleteApplication => 2,
-            Step::Make(_) | Step::Change { .. } | Step::DeletePod { .. } | Step::Delete { .. } => 0,
+            Step::Create(_)
+            | Step::Change { .. }
+            | Step::DeletePod { .. }
+            | Step::Delete { .. } => 0,
         };
         for now in 0..3 {
             let due: Vec<&Step> = steps.iter().filter(|s| turn(s) == now).collect();
@@ -117,16 +120,16 @@ impl StepRunner<'_> {
                 |at| self.step(due[at]),
                 |at, result| {
                     let optional = matches!(due[at], Step::CreateOptional(_));
-                    !optional && !matches!(result, Ok(_) | Err(Stopped::Found))
+                    !optional && !matches!(result, Ok(_) | Err(StepError::Found))
                 },
             )
             .await;
             let mut found = false;
             for (at, result) in results {
                 let result = match (result, due[at]) {
-                    (Err(stopped), Step::CreateOptional(make)) => {
+                    (Err(stopped), Step::CreateOptional(new)) => {
                         missing_objects(stopped).map(|text| {
-                            let (kind, name) = make.id();
+                            let (kind, name) = new.id();
                             outcome.missing_objects.push((kind, name, text));
                             Done::Silently
                         })
@@ -138,10 +141,10 @@ impl StepRunner<'_> {
                         outcome.submitted |= matches!(due[at], Step::CreateDriver(_));
                         outcome.news |= done == Done::Gone;
                     }
-                    Err(Stopped::Found) => found = true,
-                    Err(Stopped::Refused(why, text)) => outcome.refused(why, text),
-                    Err(Stopped::Taken(name)) => outcome.taken = Some(name),
-                    Err(Stopped::Fault(fault)) => outcome.fault = Some(fault),
+                    Err(StepError::Found) => found = true,
+                    Err(StepError::Refused(why, text)) => outcome.refused(why, text),
+                    Err(StepError::Taken(name)) => outcome.taken = Some(name),
+                    Err(StepError::Fault(fault)) => outcome.fault = Some(fault),
                 }
             }
             outcome.news |= found;
@@ -156,10 +159,10 @@ impl StepRunner<'_> {
         self.app.object.namespace().unwrap_or_default()
     }
 
-    async fn step(&self, step: &Step) -> Result<Done, Stopped> {
+    async fn step(&self, step: &Step) -> Result<Done, StepError> {
         match step {
-            Step::Make(make) | Step::CreateOptional(make) => self.make(make).await?,
-            Step::CreateDriver(pod) => self.make_driver(pod).await?,
+            Step::Create(new) | Step::CreateOptional(new) => self.create(new).await?,
+            Step::CreateDriver(pod) => self.create_driver(pod).await?,
             Step::Change {
                 map,
                 uid,
@@ -170,9 +173,9 @@ impl StepRunner<'_> {
                     "annotations": map.metadata.annotations,
                 });
                 let changed = self.change(&map.name_any(), &meta, &json!(map.data)).await;
-                let changed = changed.map_err(Stopped::Fault)?;
+                let changed = changed.map_err(StepError::Fault)?;
                 if let Some(owned) = cached_object(&changed, Kind::ConfigMap) {
-                    let index = self.known.things(Kind::ConfigMap);
+                    let index = self.cache.objects_of(Kind::ConfigMap);
                     index.written(owned, Instant::now());
                 }
             }
@@ -180,8 +183,8 @@ impl StepRunner<'_> {
                 let url = pods(&self.namespace());
                 let params = DeleteParams::default();
                 let deleted = self.caller.delete(&url, name, *uid, params).await;
-                let what = deleted.map_err(Stopped::Fault)?;
-                self.known.deleted_pod(self.uid, *uid, what);
+                let what = deleted.map_err(StepError::Fault)?;
+                self.cache.deleted_pod(self.uid, *uid, what);
                 return Ok(what.into());
             }
             Step::Delete { kind, name, uid } => {
@@ -189,51 +192,51 @@ impl StepRunner<'_> {
             }
             Step::DeleteApplication => {
                 let deleted = self.caller.delete_job(self.app).await;
-                deleted.map_err(Stopped::Fault)?;
+                deleted.map_err(StepError::Fault)?;
             }
         }
         Ok(Done::Silently)
     }
 
-    async fn delete(&self, kind: Kind, name: &str, uid: Uid) -> Result<Deleted, Stopped> {
+    async fn delete(&self, kind: Kind, name: &str, uid: Uid) -> Result<Deleted, StepError> {
         let params = DeleteParams {
             propagation_policy: Some(PropagationPolicy::Background),
             ..DeleteParams::default()
         };
         let url = kind.url(&self.namespace());
         let deleted = self.caller.delete(&url, name, uid, params).await;
-        let what = deleted.map_err(Stopped::Fault)?;
-        self.known.deleted_thing(self.uid, kind, uid, what);
+        let what = deleted.map_err(StepError::Fault)?;
+        self.cache.deleted_object(self.uid, kind, uid, what);
         Ok(what)
     }
 
-    async fn make(&self, make: &Make) -> Result<(), Stopped> {
-        let (kind, name) = make.id();
-        match make {
-            Make::ConfigMap(map) => self.thing(kind, &**map, name).await,
-            Make::Service(service) => self.thing(kind, &**service, name).await,
-            Make::Ingress(ingress) => self.thing(kind, &**ingress, name).await,
-            Make::Claim(claim) => self.thing(kind, &**claim, name).await,
-            Make::NetworkPolicy(policy) => self.thing(kind, &**policy, name).await,
-            Make::Budget(budget) => self.thing(kind, &**budget, name).await,
-            Make::Group(group) => self.thing(kind, &**group, name).await,
+    async fn create(&self, new: &NewObject) -> Result<(), StepError> {
+        let (kind, name) = new.id();
+        match new {
+            NewObject::ConfigMap(map) => self.create_object(kind, &**map, name).await,
+            NewObject::Service(service) => self.create_object(kind, &**service, name).await,
+            NewObject::Ingress(ingress) => self.create_object(kind, &**ingress, name).await,
+            NewObject::Claim(claim) => self.create_object(kind, &**claim, name).await,
+            NewObject::NetworkPolicy(policy) => self.create_object(kind, &**policy, name).await,
+            NewObject::Budget(budget) => self.create_object(kind, &**budget, name).await,
+            NewObject::Group(group) => self.create_object(kind, &**group, name).await,
         }
     }
 
     /// Creates an object, and stores the response in the cache, before the watch reports it.
-    async fn thing(
+    async fn create_object(
         &self,
         kind: Kind,
         object: &impl Serialize,
         name: String,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), StepError> {
         let url = kind.url(&self.namespace());
-        let body = encode(object).map_err(|f| Stopped::Fault(f.into_fault()))?;
+        let body = encode(object).map_err(|f| StepError::Fault(f.into_fault()))?;
         let request = Build::new(&url).create(&self.caller.post(), body);
         match self.answer(kind, request).await {
-            Ok(made) => {
-                if let Some(owned) = cached_object(&made, kind) {
-                    let index = self.known.things(kind);
+            Ok(created) => {
+                if let Some(owned) = cached_object(&created, kind) {
+                    let index = self.cache.objects_of(kind);
                     index.created(owned, Instant::now());
                 }
                 Ok(())
@@ -260,15 +263,15 @@ impl StepRunner<'_> {
         object: &impl Serialize,
         name: &str,
         message: String,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), StepError> {
         let read = self.caller.find::<Any>(url, name);
-        let Some(there) = read.await.map_err(Stopped::Fault)? else {
-            return Err(Stopped::Fault(Fault::Conflict(message)));
+        let Some(existing) = read.await.map_err(StepError::Fault)? else {
+            return Err(StepError::Fault(Fault::Conflict(message)));
         };
         let mine = |uid: &str| Uid::parse(uid) == Some(self.uid);
-        if !there.owner().is_some_and(|owner| mine(owner.uid)) {
-            if self.is_of_a_namesake(there.owner()) {
-                return Err(Stopped::Fault(Fault::Conflict(message)));
+        if !existing.owner().is_some_and(|owner| mine(owner.uid)) {
+            if self.is_of_a_namesake(existing.owner()) {
+                return Err(StepError::Fault(Fault::Conflict(message)));
             }
             if kind == Kind::Claim {
                 // The claim existed before, for use by many runs; class and size only matter if it must be created.
@@ -277,21 +280,21 @@ impl StepRunner<'_> {
             let text = format!(
                 "{message}, and it is not the application's: delete it, or give the application another name"
             );
-            return Err(Stopped::Refused(Refusal::Passing, text));
+            return Err(StepError::Refused(Refusal::Transient, text));
         }
-        if let Some(owned) = cached_object(&there, kind) {
-            return Err(found(self.known.things(kind), owned, message));
+        if let Some(owned) = cached_object(&existing, kind) {
+            return Err(found(self.cache.objects_of(kind), owned, message));
         }
         if kind != Kind::ConfigMap {
             // Another operator created it for a former run, without recording which.
-            let uid = there.uid().as_deref().and_then(Uid::parse);
+            let uid = existing.uid().as_deref().and_then(Uid::parse);
             self.delete(kind, name, uid.unwrap_or_default()).await?;
-            return Err(Stopped::Fault(Fault::Conflict(message)));
+            return Err(StepError::Fault(Fault::Conflict(message)));
         }
         // The ConfigMap that all runs share: update it for this run.
         let change = serde_json::to_value(object)
-            .map_err(|error| Stopped::Fault(Fault::Bug(error.to_string())))?;
-        let meta = json!({"uid": there.uid(), "resourceVersion": there.resource_version()});
+            .map_err(|error| StepError::Fault(Fault::Bug(error.to_string())))?;
+        let meta = json!({"uid": existing.uid(), "resourceVersion": existing.resource_version()});
         let changed = self.change(name, &meta, &change["data"]).await;
         changed.map(drop).map_err(refuse)
     }
@@ -317,38 +320,38 @@ impl StepRunner<'_> {
     /// If the read fails.
     pub async fn find_driver(&self, name: &str) -> Result<bool, Fault> {
         let url = pods(&self.namespace());
-        let there = self.caller.find::<Pod>(&url, name).await?;
-        let ours = there.as_ref().filter(|there| is_watched(there));
+        let existing = self.caller.find::<Pod>(&url, name).await?;
+        let ours = existing.as_ref().filter(|existing| is_watched(existing));
         let ours = ours
             .and_then(cached_pod)
             .filter(|pod| pod.owner == self.uid);
-        Ok(ours.is_some_and(|pod| self.known.pods.found(pod)))
+        Ok(ours.is_some_and(|pod| self.cache.pods.found(pod)))
     }
 
-    async fn make_driver(&self, pod: &k8s_openapi::api::core::v1::Pod) -> Result<(), Stopped> {
+    async fn create_driver(&self, pod: &k8s_openapi::api::core::v1::Pod) -> Result<(), StepError> {
         let url = pods(&self.namespace());
-        let body = encode(pod).map_err(|f| Stopped::Fault(f.into_fault()))?;
+        let body = encode(pod).map_err(|f| StepError::Fault(f.into_fault()))?;
         let request = Build::new(&url).create(&self.caller.post(), body);
         match self.caller.ask::<Pod>(request).await {
-            Ok(made) => {
-                if let Some(owned) = cached_pod(&made) {
-                    self.known.pods.created(owned, Instant::now());
+            Ok(created) => {
+                if let Some(owned) = cached_pod(&created) {
+                    self.cache.pods.created(owned, Instant::now());
                 }
                 Ok(())
             }
             Err(Failure::Exists(message)) => {
                 let name = pod.name_any();
                 let read = self.caller.find::<Pod>(&url, &name);
-                let Some(there) = read.await.map_err(Stopped::Fault)? else {
-                    return Err(Stopped::Fault(Fault::Conflict(message)));
+                let Some(existing) = read.await.map_err(StepError::Fault)? else {
+                    return Err(StepError::Fault(Fault::Conflict(message)));
                 };
-                let ours = cached_pod(&there).filter(|owned| owned.owner == self.uid);
-                match ours.filter(|_| is_watched(&there)) {
-                    Some(owned) => Err(found(&self.known.pods, owned, message)),
-                    None if self.is_of_a_namesake(there.owner()) => {
-                        Err(Stopped::Fault(Fault::Conflict(message)))
+                let ours = cached_pod(&existing).filter(|owned| owned.owner == self.uid);
+                match ours.filter(|_| is_watched(&existing)) {
+                    Some(owned) => Err(found(&self.cache.pods, owned, message)),
+                    None if self.is_of_a_namesake(existing.owner()) => {
+                        Err(StepError::Fault(Fault::Conflict(message)))
                     }
-                    None => Err(Stopped::Taken(name)),
+                    None => Err(StepError::Taken(name)),
                 }
             }
             Err(Failure::Fault(fault)) => Err(refuse(fault)),
@@ -364,37 +367,37 @@ fn pods(namespace: &str) -> String {
 }
 
 /// Adds the run's own object to the cache, unless it has been deleted by now.
-fn found<V: Child>(index: &Index<V>, owned: Owned<V>, message: String) -> Stopped {
+fn found<V: Child>(index: &Index<V>, owned: Owned<V>, message: String) -> StepError {
     if index.found(owned) {
-        Stopped::Found
+        StepError::Found
     } else {
-        Stopped::Fault(Fault::Conflict(message))
+        StepError::Fault(Fault::Conflict(message))
     }
 }
 
 /// Classifies the refusal of a create.
-fn refuse(fault: Fault) -> Stopped {
+fn refuse(fault: Fault) -> StepError {
     match fault {
         // The application is deleted with its namespace, so nobody needs a report.
         Fault::Denied {
             what: Denial::NamespaceTerminating,
             ..
-        } => Stopped::Fault(fault),
+        } => StepError::Fault(fault),
         Fault::Denied { message, .. } if message.contains(NO_ACCOUNT) => {
-            Stopped::Refused(Refusal::Counted, message)
+            StepError::Refused(Refusal::Counted, message)
         }
         Fault::Denied {
             what: Denial::PodSecurity | Denial::Policy,
             message,
-        } => Stopped::Refused(Refusal::Counted, message),
+        } => StepError::Refused(Refusal::Counted, message),
         Fault::Denied { message, .. }
         | Fault::Missing {
             what: Absent::Kind,
             message,
-        } => Stopped::Refused(Refusal::Passing, message),
-        Fault::Rejected { message, .. } => Stopped::Refused(Refusal::Hopeless, message),
+        } => StepError::Refused(Refusal::Transient, message),
+        Fault::Rejected { message, .. } => StepError::Refused(Refusal::Permanent, message),
         Fault::Transient(message) if message.contains(NO_WEBHOOK) => {
-            Stopped::Refused(Refusal::Passing, message)
+            StepError::Refused(Refusal::Transient, message)
         }
         Fault::Conflict(_)
         | Fault::Throttled { .. }
@@ -402,18 +405,18 @@ fn refuse(fault: Fault) -> Stopped {
         | Fault::Missing { .. }
         | Fault::Deadline { .. }
         | Fault::NotLeading
-        | Fault::Bug(_) => Stopped::Fault(fault),
+        | Fault::Bug(_) => StepError::Fault(fault),
     }
 }
 
 /// Returns why an object that the driver doesn't depend on was not created, if the run can continue without it.
-fn missing_objects(stopped: Stopped) -> Result<String, Stopped> {
+fn missing_objects(stopped: StepError) -> Result<String, StepError> {
     match stopped {
-        Stopped::Refused(_, text) => Ok(text),
-        Stopped::Fault(
+        StepError::Refused(_, text) => Ok(text),
+        StepError::Fault(
             fault @ (Fault::Transient(_) | Fault::Deadline { .. } | Fault::Missing { .. }),
         ) => Ok(fault.to_string()),
-        Stopped::Fault(_) | Stopped::Taken(_) | Stopped::Found => Err(stopped),
+        StepError::Fault(_) | StepError::Taken(_) | StepError::Found => Err(stopped),
     }
 }
 
@@ -424,7 +427,7 @@ const NO_ACCOUNT: &str = "error looking up service account";
 
 /// Builds the record of a refused attempt for the next reconcile.
 pub fn refused(
-    app: &App,
+    app: &CachedApplication,
     steps: &[Step],
     (why, message): (Refusal, String),
     at: Timestamp,
@@ -436,7 +439,7 @@ pub fn refused(
             .as_ref()?
             .get(label::SUBMISSION_ID)
             .cloned(),
-        Step::Make(_)
+        Step::Create(_)
         | Step::CreateOptional(_)
         | Step::Change { .. }
         | Step::DeletePod { .. }

@@ -77,7 +77,7 @@ impl Mask {
     }
 
     /// Returns a text with the values masked.
-    pub fn hide(&self, text: &str) -> String {
+    pub fn apply(&self, text: &str) -> String {
         let hide = |text: String, value: &String| text.replace(value, HIDDEN);
         self.0.iter().fold(text.to_owned(), hide)
     }
