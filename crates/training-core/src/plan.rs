@@ -229,7 +229,7 @@ fn unfinished<F: Lifecycle>(
         return invalid(framework, draft, cx.job, seen, &error);
     }
     if suspended || !runs {
-        restart::note_request(cx, &mut draft.memory);
+        restart::store_restart_request(cx, &mut draft.memory);
     }
     let outcome = if suspended {
         framework.rest(cx, seen, draft)
@@ -269,7 +269,7 @@ pub fn advance<F: Framework>(
     }
     let census = Census::take(cx.roles, seen, &draft.memory);
     if draft.memory.started.is_none()
-        && !gang::holds_back(framework.gang_conventions(cx), seen, draft)
+        && !gang::blocks_start(framework.gang_conventions(cx), seen, draft)
     {
         draft.memory.started = Some(draft.now);
         draft.urgency(Urgency::Parallel);
@@ -280,7 +280,7 @@ pub fn advance<F: Framework>(
     // If the job ends in this reconcile, the next one deletes the autoscaler.
     if !draft.memory.is_finished() {
         edits::notice(framework, cx, seen, draft);
-        autoscaler::settle(framework, cx, seen, draft);
+        autoscaler::ensure(framework, cx, seen, draft);
     }
     made
 }
@@ -294,7 +294,7 @@ fn created<F: Framework>(
     suspended: bool,
 ) {
     let kind = F::Job::kind(&());
-    let message = framework.say(cx, &JobMessage::Created);
+    let message = framework.message(cx, &JobMessage::Created);
     draft.set(
         ConditionType::Created,
         true,
@@ -346,7 +346,7 @@ fn invalid<F: Framework>(
     let kind = F::Job::kind(&());
     if !draft.memory.holds(ConditionType::Created) {
         let roles = RoleSet::default();
-        let message = framework.say(&JobCx::new(job, &roles), &JobMessage::Created);
+        let message = framework.message(&JobCx::new(job, &roles), &JobMessage::Created);
         draft.set(
             ConditionType::Created,
             true,

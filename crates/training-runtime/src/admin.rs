@@ -122,14 +122,14 @@ async fn accept(listener: TcpListener, routes: Router, stop: CancellationToken) 
             tokio::select! {
                 () = stop.cancelled() => {}
                 // Ignore broken client connections.
-                _ = tokio::time::timeout(CONNECTION_TIMEOUT, converse(socket, routes)) => {}
+                _ = tokio::time::timeout(CONNECTION_TIMEOUT, serve_connection(socket, routes)) => {}
             }
             drop(seat);
         });
     }
 }
 
-async fn converse(socket: TcpStream, routes: Router) -> Result<(), hyper::Error> {
+async fn serve_connection(socket: TcpStream, routes: Router) -> Result<(), hyper::Error> {
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)

@@ -40,7 +40,7 @@ const METADATA_ONLY: HeaderValue =
 pub type MayWrite = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// A request, or the error from building it.
-pub type Asked = Result<Request<Vec<u8>>, kube::core::request::Error>;
+pub type BuiltRequest = Result<Request<Vec<u8>>, kube::core::request::Error>;
 
 /// Sends requests.
 pub struct Caller {
@@ -48,17 +48,17 @@ pub struct Caller {
     may_write: MayWrite,
     deadline: Duration,
     manager: String,
-    places: Places,
+    slots: RequestSlots,
 }
 
 /// The slots of concurrent requests.
-struct Places {
+struct RequestSlots {
     all: Semaphore,
     creates: Semaphore,
     namespaces: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
 
-impl Default for Places {
+impl Default for RequestSlots {
     fn default() -> Self {
         Self {
             all: Semaphore::new(IN_FLIGHT),
@@ -68,7 +68,7 @@ impl Default for Places {
     }
 }
 
-impl Places {
+impl RequestSlots {
     /// Acquires the slots that a request needs, always in the same order, and runs it.
     async fn within<T>(&self, method: &Method, path: &str, call: impl Future<Output = T>) -> T {
         if *method != Method::POST {
@@ -81,8 +81,8 @@ impl Places {
             let own = all.entry(name.to_owned());
             Arc::clone(own.or_insert_with(|| Arc::new(Semaphore::new(OF_NAMESPACE))))
         });
-        let _leaves = Leaves {
-            places: self,
+        let _release = ReleaseOnDrop {
+            slots: self,
             namespace,
         };
         // The semaphores are never closed.
@@ -97,15 +97,15 @@ impl Places {
 }
 
 /// Drops a namespace's semaphore with its last create, even if the create is cancelled.
-struct Leaves<'a> {
-    places: &'a Places,
+struct ReleaseOnDrop<'a> {
+    slots: &'a RequestSlots,
     namespace: Option<&'a str>,
 }
 
-impl Drop for Leaves<'_> {
+impl Drop for ReleaseOnDrop<'_> {
     fn drop(&mut self) {
         let Some(name) = self.namespace else { return };
-        let mut all = self.places.namespaces.lock();
+        let mut all = self.slots.namespaces.lock();
         // The map holds one reference, and each request another.
         if all.get(name).is_some_and(|own| Arc::strong_count(own) <= 2) {
             all.remove(name);
@@ -150,7 +150,7 @@ impl Answer {
     }
 
     /// Returns true if it is the object of this uid and not terminating.
-    fn stands_for(&self, uid: &str) -> bool {
+    fn is_live(&self, uid: &str) -> bool {
         self.metadata.uid == uid && self.metadata.deletion_timestamp.is_none()
     }
 
@@ -199,7 +199,7 @@ impl Caller {
             may_write,
             deadline,
             manager: manager.to_owned(),
-            places: Places::default(),
+            slots: RequestSlots::default(),
         }
     }
 
@@ -254,7 +254,7 @@ impl Caller {
         let namespace = meta.namespace.as_deref();
         let found: Option<Answer> = self.list_one::<J, _>(namespace, &job.name_any()).await?;
         let uid = meta.uid.as_deref().unwrap_or_default();
-        Ok(found.is_some_and(|found| found.stands_for(uid)))
+        Ok(found.is_some_and(|found| found.is_live(uid)))
     }
 
     /// Reads a job; `None` if it does not exist.
@@ -407,7 +407,7 @@ impl Caller {
     ///
     /// # Errors
     /// If it failed, or the outcome is unknown.
-    pub async fn call<T: DeserializeOwned>(&self, request: Asked) -> Result<T, Failure> {
+    pub async fn call<T: DeserializeOwned>(&self, request: BuiltRequest) -> Result<T, Failure> {
         let request = request.map(|mut request| {
             request.headers_mut().insert(ACCEPT, METADATA_ONLY);
             request
@@ -419,11 +419,11 @@ impl Caller {
     ///
     /// # Errors
     /// If it failed, or the outcome is unknown.
-    pub async fn ask<T: DeserializeOwned>(&self, request: Asked) -> Result<T, Failure> {
+    pub async fn ask<T: DeserializeOwned>(&self, request: BuiltRequest) -> Result<T, Failure> {
         let request = request.map_err(|e| Failure::Fault(Fault::Bug(e.to_string())))?;
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let call = Box::pin(self.send(request));
-        self.places.within(&method, &path, call).await
+        self.slots.within(&method, &path, call).await
     }
 
     async fn send<T: DeserializeOwned>(&self, request: Request<Vec<u8>>) -> Result<T, Failure> {
@@ -528,11 +528,11 @@ mod tests {
     async fn nothing_is_kept_of_a_namespace_without_requests() {
         let caller = caller();
         caller.create(&object("calm")).await.unwrap();
-        assert_eq!(caller.places.namespaces.lock().len(), 0);
+        assert_eq!(caller.slots.namespaces.lock().len(), 0);
         flood(&caller, "slow");
         tokio::time::sleep(Duration::from_secs(1)).await;
-        assert_eq!(caller.places.namespaces.lock().len(), 1);
+        assert_eq!(caller.slots.namespaces.lock().len(), 1);
         tokio::time::sleep(Duration::from_mins(3)).await;
-        assert_eq!(caller.places.namespaces.lock().len(), 0);
+        assert_eq!(caller.slots.namespaces.lock().len(), 0);
     }
 }

@@ -19,7 +19,7 @@ use crate::cache::Cache;
 
 pub use inert::{INERT, InertArgs, PyTorchInertArgs};
 pub use job::JobArgs;
-pub use normalise::{is_flag, normalise_args, renamed};
+pub use normalise::{is_flag, normalise_args, rename_flags};
 pub use value::{Bind, GangMode, LogFormat, UsageError, parse_bool, parse_domain, parse_duration};
 
 use value::parse_namespace;

@@ -123,7 +123,7 @@ impl Controller {
     fn is_served(&self, key: &JobKey, unreadable: Option<Unreadable>) -> bool {
         if key.namespace.starts_with(OF_KUBERNETES) {
             if unreadable.is_some() || self.reconciler.knows(key) {
-                self.tell_ignored(key);
+                self.log_ignored(key);
             }
             return false;
         }
@@ -143,7 +143,7 @@ impl Controller {
     }
 
     /// Logs an ignored object, once per namespace.
-    fn tell_ignored(&self, key: &JobKey) {
+    fn log_ignored(&self, key: &JobKey) {
         if self.ignored.lock().insert(Arc::clone(&key.namespace)) {
             tracing::warn!(
                 namespace = &*key.namespace,

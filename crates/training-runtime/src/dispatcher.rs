@@ -120,7 +120,7 @@ impl Dispatcher {
                 }
                 () = self.changed.notified() => {}
                 () = stop.cancelled(), if !stop.is_cancelled() => {}
-                () = until(timer), if timer.is_some() => self.state.lock().ring(Instant::now()),
+                () = until(timer), if timer.is_some() => self.state.lock().queue_due(Instant::now()),
             }
         }
     }
@@ -178,7 +178,7 @@ impl State {
         }
     }
 
-    fn ring(&mut self, now: Instant) {
+    fn queue_due(&mut self, now: Instant) {
         while let Some(entry) = self.timers.first_entry() {
             if entry.key().0 > now {
                 break;

@@ -83,7 +83,7 @@ impl EventSink {
         let Some(queue) = self.queue(&regarding.uid) else {
             return;
         };
-        let ends = text::matter(&note.reason) == text::Importance::End;
+        let ends = text::importance(&note.reason) == text::Importance::End;
         let room = ends || queue.capacity() > FOR_ENDS;
         let message = Message::Note(Arc::clone(regarding), note);
         if !room || queue.try_send(message).is_err() {

@@ -37,7 +37,7 @@ use crate::key::JobKey;
 
 pub use concurrent::{WINDOW, run_steps};
 pub use outcome::{Done, Outcome, Refusal};
-use outcome::{Stopped, made_pod, made_service, refuse};
+use outcome::{StepError, made_pod, made_service, refuse};
 
 /// Transient faults in a row that stop the remaining steps: one fault in a hundred must not stop a job of a thousand pods.
 const FAULTS: usize = 3;
@@ -133,19 +133,19 @@ impl Executor {
         for (at, result) in results {
             match result {
                 Ok(()) => outcome.record(&steps[at]),
-                Err(Stopped::Found) => {
+                Err(StepError::Found) => {
                     outcome.record(&steps[at]);
                     outcome.found = true;
                 }
                 // A refusal that blocks pods says more than one that blocks an autoscaler.
-                Err(Stopped::Refused(refusal))
+                Err(StepError::Refused(refusal))
                     if outcome.refusal.is_none() || refusal.stall.blocks.blocks_pods() =>
                 {
                     outcome.refusal = Some(*refusal);
                 }
-                Err(Stopped::Refused(_)) => {}
-                Err(Stopped::Taken(name)) => outcome.taken = Some(name),
-                Err(Stopped::Fault(fault)) => outcome.fault = Some(fault),
+                Err(StepError::Refused(_)) => {}
+                Err(StepError::Taken(name)) => outcome.taken = Some(name),
+                Err(StepError::Fault(fault)) => outcome.fault = Some(fault),
             }
         }
         outcome.done.sort();
@@ -225,7 +225,7 @@ impl Executor {
         &self,
         job: &J,
         step: &Step,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), StepError> {
         let owner = uid(job);
         let Children {
             pods,
@@ -273,7 +273,7 @@ impl Executor {
             Step::DeleteObject { kind, name, uid } => {
                 self.delete_object(job, *kind, name, *uid).await
             }
-            Step::DeleteJob => self.caller.delete_job(job).await.map_err(Stopped::Fault),
+            Step::DeleteJob => self.caller.delete_job(job).await.map_err(StepError::Fault),
             Step::CreatePod(pod) => match self.caller.create(&**pod).await {
                 Ok(answer) => {
                     if let Some(view) = made_pod(pod, &answer) {
@@ -284,7 +284,7 @@ impl Executor {
                 Err(Failure::Exists(message)) => {
                     let seen: SlimPod = self.read::<Pod, _>(job, &pod.name_any()).await?;
                     let view = pod_view(&seen, self.parent, &mut Roles::default());
-                    self.settle(
+                    self.resolve_conflict(
                         owner,
                         view.filter(|_| self.parent.watches(&seen.metadata)),
                         &seen.metadata,
@@ -306,7 +306,7 @@ impl Executor {
                     let seen: SlimService =
                         self.read::<Service, _>(job, &service.name_any()).await?;
                     let view = service_view(&seen, self.parent, &mut Roles::default());
-                    self.settle(
+                    self.resolve_conflict(
                         owner,
                         view.filter(|_| self.parent.watches(&seen.metadata)),
                         &seen.metadata,
@@ -328,7 +328,7 @@ impl Executor {
         job: &J,
         (name, of): (&str, Uid),
         how: Deletion,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), StepError> {
         let owner = uid(job);
         let Children {
             pods, batch_pods, ..
@@ -354,7 +354,7 @@ impl Executor {
 
     /// Handles a name conflict. The object is ours, from a create whose answer was lost, or foreign, which is never touched. `view` is
     /// `None` for an object of ours that the watch does not select: its state would never change again.
-    fn settle<V: Child>(
+    fn resolve_conflict<V: Child>(
         &self,
         owner: Uid,
         view: Option<Owned<V>>,
@@ -362,10 +362,10 @@ impl Executor {
         message: &str,
         (event, blocks): (&'static str, Blocked),
         index: &Index<V>,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), StepError> {
         if let Some(view) = view.filter(|v| v.owner == owner) {
             return Err(if index.found(view) {
-                Stopped::Found
+                StepError::Found
             } else {
                 name_freed(message)
             });
@@ -395,7 +395,7 @@ impl Executor {
             what: Denial::Policy,
             message,
         };
-        Err(Stopped::Refused(Box::new(Refusal {
+        Err(StepError::Refused(Box::new(Refusal {
             event,
             text: format!("Error creating: {}", stall.message),
             stall,
@@ -407,7 +407,7 @@ impl Executor {
         &self,
         job: &impl Resource<DynamicType = ()>,
         name: &str,
-    ) -> Result<T, Stopped>
+    ) -> Result<T, StepError>
     where
         K: Resource<DynamicType = ()>,
         T: DeserializeOwned,
@@ -416,8 +416,12 @@ impl Executor {
         self.read_at(&url, name).await
     }
 
-    async fn read_at<T: DeserializeOwned>(&self, url: &str, name: &str) -> Result<T, Stopped> {
-        let found = self.caller.find(url, name).await.map_err(Stopped::Fault)?;
+    async fn read_at<T: DeserializeOwned>(&self, url: &str, name: &str) -> Result<T, StepError> {
+        let found = self
+            .caller
+            .find(url, name)
+            .await
+            .map_err(StepError::Fault)?;
         found.ok_or_else(|| name_freed(name))
     }
 
@@ -427,7 +431,7 @@ impl Executor {
         name: &str,
         uid_of_child: Uid,
         index: &Index<V>,
-    ) -> Result<(), Stopped>
+    ) -> Result<(), StepError>
     where
         K: Resource<DynamicType = ()>,
         V: Child,
@@ -450,7 +454,7 @@ impl Executor {
         (name, uid_of_child): (&str, Uid),
         how: Deletion,
         index: &Index<V>,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), StepError> {
         let params = DeleteParams {
             grace_period_seconds: match how {
                 Deletion::Graceful => None,
@@ -469,9 +473,9 @@ impl Executor {
         (name, uid_of_child): (&str, Uid),
         params: DeleteParams,
         index: &Index<V>,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), StepError> {
         let deleted = self.caller.delete(url, name, uid_of_child, params).await;
-        let what = deleted.map_err(Stopped::Fault)?;
+        let what = deleted.map_err(StepError::Fault)?;
         index.answered(owner, uid_of_child, what, Instant::now());
         Ok(())
     }
@@ -483,12 +487,12 @@ struct Faults(usize);
 
 impl Faults {
     /// Counts the result of a step. Returns true if no further step may begin.
-    fn count(&mut self, step: &Step, result: &Result<(), Stopped>) -> bool {
+    fn count(&mut self, step: &Step, result: &Result<(), StepError>) -> bool {
         match result {
-            Ok(()) | Err(Stopped::Found) => self.0 = 0,
+            Ok(()) | Err(StepError::Found) => self.0 = 0,
             // It would come first in the next plan as well and block all later steps forever.
-            Err(Stopped::Fault(fault)) if step.is_delete() && fault.is_of_the_object() => {}
-            Err(Stopped::Fault(fault)) if fault.is_isolated() => self.0 += 1,
+            Err(StepError::Fault(fault)) if step.is_delete() && fault.is_of_the_object() => {}
+            Err(StepError::Fault(fault)) if fault.is_isolated() => self.0 += 1,
             Err(_) => self.0 = FAULTS,
         }
         self.0 >= FAULTS
@@ -496,8 +500,8 @@ impl Faults {
 }
 
 /// The taken name became free between two calls; the next reconcile will see that.
-fn name_freed(message: &str) -> Stopped {
-    Stopped::Fault(Fault::Conflict(message.to_owned()))
+fn name_freed(message: &str) -> StepError {
+    StepError::Fault(Fault::Conflict(message.to_owned()))
 }
 
 fn key(job: &impl Resource) -> JobKey {
@@ -522,7 +526,7 @@ mod tests {
     fn stops(results: impl IntoIterator<Item = (Step, Result<(), Fault>)>) -> bool {
         let mut faults = Faults::default();
         let mut results = results.into_iter();
-        results.any(|(step, result)| faults.count(&step, &result.map_err(Stopped::Fault)))
+        results.any(|(step, result)| faults.count(&step, &result.map_err(StepError::Fault)))
     }
 
     #[test]

@@ -184,7 +184,7 @@ impl From<Status> for Fault {
             .details
             .as_ref()
             .map_or(0, |details| details.retry_after_seconds);
-        let message = said(&status);
+        let message = status_message(&status);
         match status.code {
             409 => Self::Conflict(message),
             429 => Self::Throttled { after: wait(asked) },
@@ -235,7 +235,7 @@ fn wait(asked_seconds: u32) -> Duration {
     }
 }
 
-fn said(status: &Status) -> String {
+fn status_message(status: &Status) -> String {
     match (status.message.trim(), status.reason.trim()) {
         ("", "") => format!("HTTP status {}", status.code),
         ("", reason) => reason.to_owned(),

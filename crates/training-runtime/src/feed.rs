@@ -140,7 +140,7 @@ trait Sink<K>: Send {
 }
 
 /// A sink into one index.
-struct Into<'a, V, R> {
+struct IndexSink<'a, V, R> {
     index: &'a Index<V>,
     scope: &'a Scope,
     read: R,
@@ -148,7 +148,7 @@ struct Into<'a, V, R> {
     lasts: fn(&V) -> bool,
 }
 
-impl<K, V, R> Sink<K> for Into<'_, V, R>
+impl<K, V, R> Sink<K> for IndexSink<'_, V, R>
 where
     K: Resource<DynamicType = ()>,
     V: Child + Send,
@@ -238,7 +238,7 @@ pub async fn watch_pods<F: Framework>(
 ) {
     let selector = parent.selector();
     let (mut roles, mut batch_roles) = (Roles::default(), Roles::default());
-    let own = Into {
+    let own = IndexSink {
         index: &index,
         scope: &scope,
         read: |pod: &SlimPod| pod_view(pod, parent, &mut roles),
@@ -247,7 +247,7 @@ pub async fn watch_pods<F: Framework>(
     if !F::OBJECTS.contains(&ObjectKind::Job) {
         return fold("pods", &source, &scope, selector, own, &*listener, &synced).await;
     }
-    let made = Into {
+    let made = IndexSink {
         index: &batch,
         scope: &scope,
         read: |pod: &SlimPod| batch_pod_view(pod, parent, &mut batch_roles),
@@ -289,7 +289,7 @@ async fn watch_whole<K>(
         + Sync
         + 'static,
 {
-    let sink = Into {
+    let sink = IndexSink {
         index: objects.of_kind(K::KIND),
         scope,
         read: |seen: &K| object_view(seen, parent),
@@ -355,7 +355,7 @@ pub async fn watch<K, V>(
         + 'static,
     V: Child + Send,
 {
-    let sink = Into {
+    let sink = IndexSink {
         index: &index,
         scope: &scope,
         read,

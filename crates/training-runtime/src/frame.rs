@@ -13,7 +13,7 @@ use training_core::Stored;
 
 use crate::caller::Caller;
 use crate::fault::{Absent, Fault};
-use crate::feed::jobs::{Found, Jobs};
+use crate::feed::jobs::{Jobs, Opened};
 use crate::key::JobKey;
 use crate::metrics::Metrics;
 use crate::retry::{Backoff, Jitter};
@@ -62,21 +62,21 @@ impl Frame<'_> {
         forget: impl FnOnce(),
     ) -> Result<Open<'a, J>, Option<Instant>> {
         let (job, tried) = match jobs.open(key) {
-            Found::Here(job) => (Some(job), false),
-            Found::Away(tried) => (None, tried),
-            Found::Busy(waiting) => {
+            Opened::Here(job) => (Some(job), false),
+            Opened::Away(tried) => (None, tried),
+            Opened::Busy(waiting) => {
                 let turns = u32::try_from(waiting / TOGETHER).unwrap_or(u32::MAX);
                 let wait = (BUSY * turns.saturating_add(1)).min(LONGEST);
                 return Err(Some(Instant::now() + wait));
             }
-            Found::Gone => {
+            Opened::Gone => {
                 forget();
                 return Err(None);
             }
         };
-        let place = Place { jobs, key };
+        let slot = JobSlot { jobs, key };
         if let Some(job) = job {
-            return Ok(Open { job, _place: place });
+            return Ok(Open { job, _slot: slot });
         }
         // This version was read before its last failure.
         let held = self.backoff.not_before(key).filter(|_| tried);
@@ -86,7 +86,7 @@ impl Frame<'_> {
         match caller.read_job::<J>(key).await {
             Ok(Some(job)) => {
                 if let Some(job) = jobs.lend(key, job) {
-                    return Ok(Open { job, _place: place });
+                    return Ok(Open { job, _slot: slot });
                 }
             }
             Ok(None) => {}
@@ -153,16 +153,16 @@ impl Frame<'_> {
 pub struct Open<'a, J: Stored> {
     /// The job.
     pub job: Arc<J>,
-    _place: Place<'a, J>,
+    _slot: JobSlot<'a, J>,
 }
 
 /// The slot of a job that is reconciled, or read for a reconcile.
-struct Place<'a, J: Stored> {
+struct JobSlot<'a, J: Stored> {
     jobs: &'a Jobs<J>,
     key: &'a JobKey,
 }
 
-impl<J: Stored> Drop for Place<'_, J> {
+impl<J: Stored> Drop for JobSlot<'_, J> {
     fn drop(&mut self) {
         self.jobs.close(self.key);
     }

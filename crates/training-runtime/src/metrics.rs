@@ -116,7 +116,7 @@ pub struct Metrics {
     registry: Registry,
     framework: &'static str,
     jobs: Jobs,
-    own: Option<Own>,
+    own: Option<PublishedMetrics>,
     reconciles: Family<Outcome, Counter>,
     pass_seconds: Histogram,
     requests: Family<Request, Counter>,
@@ -132,7 +132,7 @@ pub struct Metrics {
 
 /// Metrics of one published operator, in addition to the common ones or instead of them.
 #[derive(Debug, Default)]
-struct Own {
+struct PublishedMetrics {
     created: Counter,
     successful: Counter,
     failed: Counter,
@@ -271,7 +271,7 @@ impl Metrics {
     /// Adds the metrics of a published operator, whose names have this prefix.
     #[must_use]
     pub fn with_own(mut self, prefix: &str) -> Self {
-        let own = Own::default();
+        let own = PublishedMetrics::default();
         let r = &mut self.registry;
         for (name, help, counter) in [
             ("created", "Jobs seen for the first time", &own.created),

@@ -58,7 +58,7 @@ pub trait Operator: Send + Sync + 'static {
     }
 
     /// Logs the configuration.
-    fn introduce(&self) {}
+    fn log_config(&self) {}
 
     /// Creates its metrics.
     fn metrics(&self) -> Metrics;
@@ -87,7 +87,7 @@ pub async fn run<O: Operator>(operator: O, args: RuntimeArgs) -> anyhow::Result<
         identity = identity.holder,
         "starting"
     );
-    operator.introduce();
+    operator.log_config();
     for flag in args.without_effect() {
         tracing::info!(flag, "accepted, but without effect here");
     }
@@ -105,7 +105,7 @@ pub async fn run<O: Operator>(operator: O, args: RuntimeArgs) -> anyhow::Result<
     let text = |address: Option<SocketAddr>| address.map_or("off".to_owned(), |a| a.to_string());
     let (probes, scraped) = (text(addresses.probes), text(addresses.metrics));
     tracing::info!(probes, metrics = scraped, "listening");
-    let _beat = AbortOnDropHandle::new(tokio::spawn(beat(health.clone())));
+    let _heartbeats = AbortOnDropHandle::new(tokio::spawn(heartbeats(health.clone())));
     let clients = client::connect(&args, &identity, &metrics).await?;
     let (leadership, mut election) = leadership(&args, name, &identity, &clients)?;
     let events = EventSink::spawn(
@@ -125,8 +125,7 @@ pub async fn run<O: Operator>(operator: O, args: RuntimeArgs) -> anyhow::Result<
         health: &health,
         events: &events,
     };
-    let result =
-        lead_again_and_again(&operator, &shared, &leadership, election.as_mut(), &stop).await;
+    let result = lead_repeatedly(&operator, &shared, &leadership, election.as_mut(), &stop).await;
     health.set_ready("stopping", false);
     events.flush(FLUSH).await;
     if let Some(election) = election {
@@ -139,9 +138,9 @@ pub async fn run<O: Operator>(operator: O, args: RuntimeArgs) -> anyhow::Result<
 }
 
 /// Records heartbeats of the runtime for the liveness probe.
-async fn beat(health: Health) {
+async fn heartbeats(health: Health) {
     loop {
-        health.beat();
+        health.heartbeat();
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
 }
@@ -355,7 +354,7 @@ impl Manager<'_> {
     }
 }
 
-async fn lead_again_and_again<O: Operator>(
+async fn lead_repeatedly<O: Operator>(
     operator: &O,
     shared: &Shared<'_>,
     leadership: &Leadership,

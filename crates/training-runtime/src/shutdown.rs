@@ -14,11 +14,11 @@ pub fn listen() -> std::io::Result<CancellationToken> {
     let terminate = signal(SignalKind::terminate())?;
     let interrupt = signal(SignalKind::interrupt())?;
     let token = CancellationToken::new();
-    tokio::spawn(obey(terminate, interrupt, token.clone()));
+    tokio::spawn(cancel_on_signal(terminate, interrupt, token.clone()));
     Ok(token)
 }
 
-async fn obey(mut terminate: Signal, mut interrupt: Signal, token: CancellationToken) {
+async fn cancel_on_signal(mut terminate: Signal, mut interrupt: Signal, token: CancellationToken) {
     next(&mut terminate, &mut interrupt).await;
     tracing::info!("received a signal: finishing running requests");
     token.cancel();

@@ -38,7 +38,7 @@ impl<F: Lifecycle + Clone> Operator for Training<F> {
         Ok(self.args.validate()?)
     }
 
-    fn introduce(&self) {
+    fn log_config(&self) {
         tracing::info!(gang = %self.args.gang(), "gang scheduler of new runs");
     }
 

@@ -216,7 +216,7 @@ pub struct Worker<P: Planner> {
 #[derive(Debug, Default)]
 struct Memory {
     stalls: Mutex<HashMap<JobKey, (Uid, Stall)>>,
-    failed: Mutex<HashMap<JobKey, FailedAs>>,
+    failed: Mutex<HashMap<JobKey, FailedState>>,
     waiting: Counts,
     forged: ForgedPods,
 }
@@ -257,7 +257,7 @@ impl<P: Planner> Worker<P> {
             Err(next) => return next,
         };
         let object = &open.job;
-        let state = FailedAs::of::<P>(object, now());
+        let state = FailedState::of::<P>(object, now());
         let known = self.memory.failed.lock().get(&key).copied();
         let changed = known.is_some_and(|known| known != state);
         let attempt = Box::pin(self.attempt(&key, object, changed));
@@ -633,7 +633,7 @@ impl<P: Planner> Reconciler for Worker<P> {
         let [here, away, waiting] = P::CACHES;
         let mut all = vec![
             (here, self.jobs.len()),
-            (away, self.jobs.away()),
+            (away, self.jobs.uncached()),
             (waiting, self.jobs.waiting()),
         ];
         all.extend(self.planner.held());
@@ -651,12 +651,12 @@ impl<P: Planner> Reconciler for Worker<P> {
 /// In what state of an object its last reconcile failed. A user's edit, a suspension above all, and the object's deadline don't wait
 /// until the backoff is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct FailedAs {
+struct FailedState {
     generation: Option<i64>,
     overdue: bool,
 }
 
-impl FailedAs {
+impl FailedState {
     fn of<P: Planner>(object: &P::Object, now: Timestamp) -> Self {
         Self {
             generation: object.meta().generation,

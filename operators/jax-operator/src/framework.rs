@@ -2,7 +2,7 @@
 
 use training_api::RestartPolicy;
 use training_core::verdict::{
-    JobMessage, SuccessPolicy, no_replica_decides, role_decides, say_qualified,
+    JobMessage, SuccessPolicy, no_replica_decides, qualified_message, role_decides,
 };
 use training_core::{
     Census, Digest, EnvOn, EnvSet, Framework, JobCx, Lifecycle, OtherTypes, Rank, Replicas,
@@ -66,7 +66,7 @@ impl Framework for JAX {
         vec![("replicas", Digest::of(&cx.roles.total()))]
     }
 
-    fn say(&self, cx: &JobCx<'_, JAXJob>, what: &JobMessage<'_>) -> String {
-        say_qualified(KIND, cx.namespace, cx.name, what)
+    fn message(&self, cx: &JobCx<'_, JAXJob>, what: &JobMessage<'_>) -> String {
+        qualified_message(KIND, cx.namespace, cx.name, what)
     }
 }

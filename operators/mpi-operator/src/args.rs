@@ -209,7 +209,7 @@ pub fn translated(args: Vec<OsString>, namespace: Option<OsString>) -> Vec<OsStr
         }
         out.push(arg);
     }
-    let mut out = cli::renamed(out, &SAME);
+    let mut out = cli::rename_flags(out, &SAME);
     if let Some(namespace) = namespace.filter(|n| !n.is_empty() && !named && !helps) {
         let mut flag = OsString::from("--namespace=");
         flag.push(namespace);

@@ -9,7 +9,7 @@ use training_core::GangConventions;
 use training_core::grants::Grant;
 use training_core::object::SecretGenerator;
 use training_core::plan::advice;
-use training_core::verdict::{JobMessage, failures, progressing, say_qualified, say_short};
+use training_core::verdict::{JobMessage, failures, progressing, qualified_message, short_message};
 use training_core::{
     Census, Digest, EnvOn, EnvSet, Framework, JobCx, Note, ObjectKind, OtherTypes, Rank, Replicas,
     RoleSet, RoleSpec, SpecError, Verdict,
@@ -190,10 +190,10 @@ impl Framework for Mpi {
         })
     }
 
-    fn say(&self, cx: &JobCx<'_, MPIJob>, what: &JobMessage<'_>) -> String {
+    fn message(&self, cx: &JobCx<'_, MPIJob>, what: &JobMessage<'_>) -> String {
         let (namespace, name) = (cx.namespace, cx.name);
         if cx.job.spec.origin() == Origin::V1 {
-            return say_qualified(KIND, namespace, name, what);
+            return qualified_message(KIND, namespace, name, what);
         }
         match what {
             JobMessage::Created => format!("{KIND} {namespace}/{name} is created."),
@@ -201,10 +201,10 @@ impl Framework for Mpi {
             JobMessage::Resumed => format!("{KIND} resumed"),
             JobMessage::Paused => format!("{KIND} {namespace}/{name} is suspended."),
             JobMessage::Running | JobMessage::Succeeded => {
-                say_qualified(KIND, namespace, name, what)
+                qualified_message(KIND, namespace, name, what)
             }
             JobMessage::Restarting { .. } | JobMessage::Failed { .. } => {
-                say_short(KIND, name, what)
+                short_message(KIND, name, what)
             }
         }
     }
@@ -270,6 +270,6 @@ fn fresh_keys() -> Result<BTreeMap<String, ByteString>, String> {
 }
 
 /// Returns true if the TTL deletes the job itself, not only its objects.
-pub(crate) fn goes_with_time(mpi: &Mpi, job: &MPIJob) -> bool {
+pub(crate) fn ttl_deletes_job(mpi: &Mpi, job: &MPIJob) -> bool {
     job.spec.origin() == Origin::V1 || mpi.ttl_deletes_job
 }

@@ -103,7 +103,7 @@ pub async fn wait(args: &GateArgs) -> anyhow::Result<Vec<(String, GivenUp)>> {
         turns: &turns,
     };
     let given_up_names: Vec<_> = futures::stream::iter(args.resolves.clone())
-        .map(|name| gate.look(name, None, || true))
+        .map(|name| gate.check_host(name, None, || true))
         .buffer_unordered(AT_ONCE)
         .collect()
         .await;
@@ -117,7 +117,7 @@ pub async fn wait(args: &GateArgs) -> anyhow::Result<Vec<(String, GivenUp)>> {
                 let host = host.clone();
                 move || is_listed(&args.hostfile, &host)
             };
-            gate.look(host, ports, still)
+            gate.check_host(host, ports, still)
         })
         .buffer_unordered(all);
     let mut given_up = Vec::new();
@@ -126,8 +126,8 @@ pub async fn wait(args: &GateArgs) -> anyhow::Result<Vec<(String, GivenUp)>> {
     }
     while let Some((host, end)) = looks.next().await {
         match end {
-            Ok(Found::NoHost) => println!("{host} is no longer a host of the job"),
-            Ok(Found::There) => {
+            Ok(HostState::NoHost) => println!("{host} is no longer a host of the job"),
+            Ok(HostState::Answers) => {
                 println!("{host} answers");
                 if args.any {
                     given_up.clear();
@@ -170,9 +170,9 @@ pub fn report(file: &Path, given_up: &[(String, GivenUp)]) {
 
 /// Why the gate stopped waiting for a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum HostState {
     /// It answers.
-    There,
+    Answers,
     /// The host file no longer lists it.
     NoHost,
 }
@@ -216,22 +216,22 @@ struct Gate<'a> {
 
 impl Gate<'_> {
     /// Checks one host until it answers at one of the ports, or resolves if no ports are given, or is no longer a host of the job.
-    async fn look(
+    async fn check_host(
         self,
         host: String,
         ports: Option<&[u16]>,
         still: impl Fn() -> bool,
-    ) -> (String, Result<Found, GivenUp>) {
+    ) -> (String, Result<HostState, GivenUp>) {
         let name = absolute(&host, self.search);
         let mut silent_at = None;
         let mut pauses = pauses();
         loop {
             let (resolves, answers) = self.ask(&name, ports).await;
             if answers {
-                return (host, Ok(Found::There));
+                return (host, Ok(HostState::Answers));
             }
             if !still() {
-                return (host, Ok(Found::NoHost));
+                return (host, Ok(HostState::NoHost));
             }
             let now = Instant::now();
             let until = if resolves || silent_at.is_some() {
@@ -263,7 +263,7 @@ impl Gate<'_> {
             for port in ports.into_iter().flatten() {
                 let mut at = *address;
                 at.set_port(*port);
-                if greets(at).await {
+                if sends_greeting(at).await {
                     return (true, true);
                 }
             }
@@ -294,7 +294,7 @@ fn absolute(host: &str, resolver: &str) -> String {
 }
 
 /// Returns true if an SSH server sends its greeting.
-async fn greets(at: std::net::SocketAddr) -> bool {
+async fn sends_greeting(at: std::net::SocketAddr) -> bool {
     let greeting = async {
         let mut stream = TcpStream::connect(at).await?;
         let mut first = [0; BANNER.len()];

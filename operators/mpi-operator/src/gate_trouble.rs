@@ -7,13 +7,13 @@ use crate::init::GATE;
 use crate::setup::INIT_CONTAINER;
 
 /// Returns true if that container causes the pod's trouble.
-pub(crate) fn is_its(pod: &PodView) -> bool {
+pub(crate) fn is_caused_by_gate(pod: &PodView) -> bool {
     let trouble = pod.trouble.as_deref();
     trouble.is_some_and(|t| t.init && t.container == INIT_CONTAINER && !health::is_of_pod(t))
 }
 
 /// Says what is wrong with it and what to do. `image` is the init container's image as configured now.
-pub(crate) fn words(pod: &BatchPod, cause: Cause, image: Option<&str>) -> String {
+pub(crate) fn describe(pod: &BatchPod, cause: Cause, image: Option<&str>) -> String {
     let trouble = pod.pod.trouble.as_deref();
     let said = trouble.map_or("", |t| t.message.trim());
     let image = image.map_or_else(

@@ -27,7 +27,7 @@ use training_core::{
 
 use crate::api::{LAUNCHER, MPIJob, Origin, WORKER};
 use crate::common::{Common, Gate};
-use crate::framework::{KIND, Mpi, goes_with_time};
+use crate::framework::{KIND, Mpi, ttl_deletes_job};
 use crate::names::{self, LAUNCHER_BARE, SECRET};
 use crate::pods::{self, WORKER_LABEL};
 use crate::setup::Setup;
@@ -41,14 +41,14 @@ impl Lifecycle for Mpi {
         draft: &mut Draft,
     ) -> Result<(), SpecError> {
         let setup = Setup::of(cx.job)?;
-        let look = Look::new(self, cx, &setup, seen, draft);
+        let reconcile = Reconcile::new(self, cx, &setup, seen, draft);
         let resumes = draft.memory.holds(ConditionType::Suspended);
-        if resumes && look.still_launches() {
+        if resumes && reconcile.still_launches() {
             // The Job was never suspended, for instance because of a conflict. Its pod belongs to the former run and would occupy
             // the former group, so it stops before the job resumes.
             return self.rest(cx, seen, draft);
         }
-        look.tell_created(draft);
+        reconcile.record_created(draft);
         if resumes {
             suspended::resume(self, cx, seen, draft);
         }
@@ -58,59 +58,59 @@ impl Lifecycle for Mpi {
             gang::take_over(cx, seen, draft);
         }
         if draft.memory.started.is_none()
-            && !gang::holds_back(self.gang_conventions(cx), seen, draft)
+            && !gang::blocks_start(self.gang_conventions(cx), seen, draft)
         {
             draft.memory.started = Some(draft.now);
             draft.urgency(Urgency::Parallel);
         }
-        let census = look.census(cx.roles, draft);
-        if look.ends(&census, draft) {
+        let census = reconcile.census(cx.roles, draft);
+        if reconcile.ends(&census, draft) {
             return Ok(());
         }
-        let retried = look.has_failed_again(draft);
-        look.count(&census, draft);
-        look.remember_restarts(draft);
-        look.tell_of_the_gate(draft);
-        look.tell_of_a_missing_pod(draft);
-        look.tell_of_a_gate_in_trouble(draft);
+        let retried = reconcile.has_failed_again(draft);
+        reconcile.count(&census, draft);
+        reconcile.remember_restarts(draft);
+        reconcile.record_gate_event(draft);
+        reconcile.report_missing_pod(draft);
+        reconcile.report_gate_trouble(draft);
         let recreated = draft.memory.recreated;
         let requested = restart::is_requested(cx, draft);
-        let follows = !look.has_followed_to_its_end(draft);
-        look.replace_failed(&census, draft);
+        let follows = !reconcile.has_followed_to_its_end(draft);
+        reconcile.replace_failed(&census, draft);
         if draft.memory.is_finished() {
             return Ok(());
         }
         if requested && follows && !restart::is_requested(cx, draft) {
             // A failure has restarted all workers, and the launcher follows them.
-            look.retire_launcher(draft);
+            reconcile.retire_launcher(draft);
             return Ok(());
         }
         // A failure in the same snapshot is counted first.
         if requested && follows && recreated == draft.memory.recreated {
             restart::on_request(self, cx, seen, draft);
-            look.retire_launcher(draft);
+            reconcile.retire_launcher(draft);
             return Ok(());
         }
-        lost::ask_to_go(look.launchers(), seen.rules, draft);
-        if let Some(pod) = look.followed {
-            look.follow(pod, &census, draft);
+        lost::delete_given_up(reconcile.launchers(), seen.rules, draft);
+        if let Some(pod) = reconcile.followed {
+            reconcile.follow(pod, &census, draft);
             return Ok(());
         }
-        look.renew_foreign(draft);
+        reconcile.renew_foreign(draft);
         edits::notice(self, cx, seen, draft);
-        let Some(secret) = look.secret(&census, retried, draft) else {
+        let Some(secret) = reconcile.secret(&census, retried, draft) else {
             return Ok(());
         };
-        let common = look.common(&secret);
+        let common = reconcile.common(&secret);
         if draft.starts {
-            look.tell_replaced(&common, draft)?;
+            reconcile.record_replaced_variables(&common, draft)?;
         }
-        if look.settle_objects(&common, &census, draft) {
-            look.settle_pods(&common, &census, draft)?;
+        if reconcile.ensure_objects(&common, &census, draft) {
+            reconcile.ensure_pods(&common, &census, draft)?;
         } else {
             draft.requeue = true;
         }
-        look.tell_whether_it_runs(&census, draft);
+        reconcile.update_running(&census, draft);
         Ok(())
     }
 
@@ -128,22 +128,22 @@ impl Lifecycle for Mpi {
                 return Err(error);
             }
         };
-        let look = Look::new(self, cx, &setup, seen, draft);
-        look.tell_created(draft);
-        let census = look.census(cx.roles, draft);
-        if look.ends(&census, draft) {
+        let reconcile = Reconcile::new(self, cx, &setup, seen, draft);
+        reconcile.record_created(draft);
+        let census = reconcile.census(cx.roles, draft);
+        if reconcile.ends(&census, draft) {
             return Ok(());
         }
         self.stop(cx, seen, draft);
-        if let Some((view, batch)) = look.batch {
-            look.remember_launcher(view, batch, draft);
+        if let Some((view, batch)) = reconcile.batch {
+            reconcile.remember_launcher(view, batch, draft);
         }
         let there = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
         let bare = bare::pods(cx.job, seen).any(|p| !p.pod.phase.has_ended());
         let living = seen.batch_pods.iter().filter(|p| !p.pod.phase.has_ended());
         let living = living.count();
         let counts = draft.memory.counts.get_or_insert_default();
-        if look.batch.is_some() || !setup.waits_for_workers || living > 0 {
+        if reconcile.batch.is_some() || !setup.waits_for_workers || living > 0 {
             // Every pod that has not ended counts: quota released at 0 must really be free.
             counts.entry(LAUNCHER.to_owned()).or_default().active = there(living);
         }
@@ -158,15 +158,15 @@ impl Lifecycle for Mpi {
             // The objects that it mounts stay until it is gone.
             return Ok(());
         }
-        let Some(secret) = look.secret(&census, false, draft) else {
+        let Some(secret) = reconcile.secret(&census, false, draft) else {
             return Ok(());
         };
-        let common = look.common(&secret);
-        let complete = look.settle_objects(&common, &census, draft);
+        let common = reconcile.common(&secret);
+        let complete = reconcile.ensure_objects(&common, &census, draft);
         draft.requeue |= !complete;
-        let gone = look.former.is_none() && !look.former_lives();
-        if complete && look.batch.is_none() && gone && !setup.waits_for_workers {
-            look.create_launcher(&common, true, None, draft)?;
+        let gone = reconcile.former.is_none() && !reconcile.former_launcher_runs();
+        if complete && reconcile.batch.is_none() && gone && !setup.waits_for_workers {
+            reconcile.create_launcher(&common, true, None, draft)?;
         }
         Ok(())
     }
@@ -205,7 +205,7 @@ impl Lifecycle for Mpi {
         gang::remove(&name, seen, draft);
         let policy = policy_of(job, seen, draft);
         let over = finished::is_over(draft, job.spec.run_policy.ttl_seconds_after_finished);
-        if over && goes_with_time(self, job) {
+        if over && ttl_deletes_job(self, job) {
             draft.steps.push(Step::DeleteJob);
             return;
         }
@@ -236,8 +236,8 @@ impl Mpi {
     fn stop(&self, cx: &JobCx<'_, MPIJob>, seen: &Observed, draft: &mut Draft) {
         if !draft.memory.holds(ConditionType::Suspended) {
             let reason = format!("{KIND}Suspended");
-            let message = self.say(cx, &JobMessage::Suspended);
-            let paused = self.say(cx, &JobMessage::Paused);
+            let message = self.message(cx, &JobMessage::Suspended);
+            let paused = self.message(cx, &JobMessage::Paused);
             draft.set(ConditionType::Running, false, &reason, &paused);
             // Clients show the last condition.
             draft.set(ConditionType::Suspended, true, &reason, &message);
@@ -314,7 +314,7 @@ const GATE_TOLD: &str = "gateTold";
 type Cx<'a> = JobCx<'a, MPIJob>;
 
 /// One reconcile of a job.
-struct Look<'a> {
+struct Reconcile<'a> {
     mpi: &'a Mpi,
     cx: &'a Cx<'a>,
     setup: &'a Setup<'a>,
@@ -327,7 +327,7 @@ struct Look<'a> {
     followed: Option<&'a BatchPod>,
 }
 
-impl<'a> Look<'a> {
+impl<'a> Reconcile<'a> {
     fn new(
         mpi: &'a Mpi,
         cx: &'a Cx<'a>,
@@ -383,12 +383,12 @@ impl<'a> Look<'a> {
     }
 
     /// The launchers that have not ended. A suspended Job keeps the ended ones.
-    fn living(&self) -> impl Iterator<Item = &'a BatchPod> {
+    fn active_launchers(&self) -> impl Iterator<Item = &'a BatchPod> {
         self.launchers().filter(|p| !p.pod.phase.has_ended())
     }
 
     /// Returns true if a pod of a deleted launcher's Job still runs: two launchers must never run at once.
-    fn former_lives(&self) -> bool {
+    fn former_launcher_runs(&self) -> bool {
         let batch = self.batch_uid();
         let mut pods = self.seen.batch_pods.iter();
         pods.any(|p| Some(p.batch) != batch && !p.pod.phase.has_ended())
@@ -421,23 +421,27 @@ fn policy_of(job: &MPIJob, seen: &Observed, draft: &Draft) -> CleanPodPolicy {
     finished::stricter(CleanPodPolicy::parse(own), &draft.memory, seen.rules)
 }
 
-impl<'a> Look<'a> {
-    fn tell_created(&self, draft: &mut Draft) {
+impl<'a> Reconcile<'a> {
+    fn record_created(&self, draft: &mut Draft) {
         if draft.transitions.contains(&Transition::Created) {
-            let message = self.mpi.say(self.cx, &JobMessage::Created);
+            let message = self.mpi.message(self.cx, &JobMessage::Created);
             let note = Note::normal(format!("{KIND}Created"), message);
             draft.notes.push(note);
         }
     }
 
     /// Records, at the start of a run, which variables of the templates the operator overrides.
-    fn tell_replaced(&self, common: &Common<'_>, draft: &mut Draft) -> Result<(), SpecError> {
+    fn record_replaced_variables(
+        &self,
+        common: &Common<'_>,
+        draft: &mut Draft,
+    ) -> Result<(), SpecError> {
         let mut replaced = pods::launcher_template(common)?.replaced;
         if self.setup.workers.is_some() {
             replaced
                 .extend(pods::worker(common, 0, draft.memory.attempt(WORKER_LABEL, 0))?.replaced);
         }
-        progress::tell_replaced(replaced, draft);
+        progress::record_replaced_variables(replaced, draft);
         Ok(())
     }
 
@@ -491,7 +495,7 @@ impl<'a> Look<'a> {
         }
         if !draft.memory.replicas.is_empty() {
             // The followed launcher can't reach a worker of this operator.
-            return self.begin_anew(draft);
+            return self.recreate_all(draft);
         }
         let is_missing = |slot: &Slot<'_>| slot.pod.is_none();
         if pod.pod.phase == PodPhase::Pending && self.workers(census).any(is_missing) {
@@ -500,18 +504,18 @@ impl<'a> Look<'a> {
         }
         let uid = pod.pod.uid.to_string();
         draft.memory.made_once.insert(LAUNCHER_BARE.to_owned(), uid);
-        self.tell_whether_it_runs(census, draft);
+        self.update_running(census, draft);
     }
 
     /// Restarts a run that the training operator started.
     fn restart_followed(&self, role: &str, why: FailureReason, draft: &mut Draft) {
         draft.memory.recreated = draft.memory.recreated.saturating_add(1);
-        let message = self.mpi.say(self.cx, &JobMessage::Restarting { role });
+        let message = self.mpi.message(self.cx, &JobMessage::Restarting { role });
         let reason = format!("{KIND}Restarting");
         draft.set(ConditionType::Restarting, true, &reason, &message);
         draft.notes.push(Note::warning(reason, message));
         draft.transitions.push(Transition::Restarted(why));
-        self.begin_anew(draft);
+        self.recreate_all(draft);
     }
 
     /// Returns true if the followed launcher has failed, or its time is over.
@@ -522,7 +526,7 @@ impl<'a> Look<'a> {
     }
 
     /// Recreates all pods, as this operator's.
-    fn begin_anew(&self, draft: &mut Draft) {
+    fn recreate_all(&self, draft: &mut Draft) {
         draft.memory.next_gang_attempt(self.seen.newest_gang());
         draft.memory.made_once.remove(LAUNCHER_BARE);
         edits::renew(self.mpi, self.cx, draft);
@@ -548,7 +552,7 @@ impl<'a> Look<'a> {
             && self.batch.is_none()
             && bare::is_untouched(&draft.memory);
         if left && !self.seen.pods.is_empty() {
-            self.begin_anew(draft);
+            self.recreate_all(draft);
         }
     }
 
@@ -591,7 +595,7 @@ impl<'a> Look<'a> {
 
     fn succeed(&self, batch: &BatchView, at: Option<Timestamp>, draft: &mut Draft) {
         let reason = format!("{KIND}Succeeded");
-        let message = self.mpi.say(self.cx, &JobMessage::Succeeded);
+        let message = self.mpi.message(self.cx, &JobMessage::Succeeded);
         self.never_ran(draft);
         draft.set(ConditionType::Succeeded, true, &reason, &message);
         let start = draft.memory.started;
@@ -671,11 +675,11 @@ impl<'a> Look<'a> {
 
     /// Replaces the message of the recorded failure if the operator's own init container failed.
     fn explain_gate(&self, pod: &BatchPod, draft: &mut Draft) {
-        if !gate_trouble::is_its(&pod.pod) {
+        if !gate_trouble::is_caused_by_gate(&pod.pod) {
             return;
         }
         let image = self.mpi.gate_image.as_deref();
-        let said = gate_trouble::words(pod, Cause::RunContainerError, image);
+        let said = gate_trouble::describe(pod, Cause::RunContainerError, image);
         if let Some(last) = &mut draft.memory.last_failure {
             last.message = Some(shorten(&said, 1024));
         }
@@ -701,7 +705,7 @@ impl<'a> Look<'a> {
 
     /// Reports a launcher without a pod, also before a retry. The Job controller creates the pod and explains failures only on the
     /// Job.
-    fn tell_of_a_missing_pod(&self, draft: &mut Draft) {
+    fn report_missing_pod(&self, draft: &mut Draft) {
         let Some((view, batch)) = self.batch else {
             return;
         };
@@ -736,7 +740,7 @@ impl<'a> Look<'a> {
     }
 
     /// Reports a failing init container as the operator's own, so that users don't look for it in the template.
-    fn tell_of_a_gate_in_trouble(&self, draft: &mut Draft) {
+    fn report_gate_trouble(&self, draft: &mut Draft) {
         if self.launching() > 0 {
             return;
         }
@@ -744,12 +748,14 @@ impl<'a> Look<'a> {
         let mut known = draft.memory.conditions.iter().filter(|c| c.holds(stalled));
         let known = known.find_map(|c| c.reason.clone());
         let mut found = None;
-        for pod in self.living() {
+        for pod in self.active_launchers() {
             match health::find(&pod.pod, draft.now) {
-                Finding::Is(cause) if gate_trouble::is_its(&pod.pod) => found = Some((pod, cause)),
+                Finding::Is(cause) if gate_trouble::is_caused_by_gate(&pod.pod) => {
+                    found = Some((pod, cause));
+                }
                 // Something else blocks the launcher now.
                 Finding::Is(_) => return,
-                Finding::Recovering(at) if gate_trouble::is_its(&pod.pod) => {
+                Finding::Recovering(at) if gate_trouble::is_caused_by_gate(&pod.pod) => {
                     let told = [Cause::CrashLoopBackOff, Cause::RunContainerError];
                     let told = told
                         .into_iter()
@@ -761,8 +767,9 @@ impl<'a> Look<'a> {
             }
         }
         let failed = || {
-            let its =
-                |p: &&BatchPod| p.pod.phase == PodPhase::Failed && gate_trouble::is_its(&p.pod);
+            let its = |p: &&BatchPod| {
+                p.pod.phase == PodPhase::Failed && gate_trouble::is_caused_by_gate(&p.pod)
+            };
             let failed = self.launchers().filter(its);
             let last = failed.max_by_key(|failed| failed.pod.version)?;
             Some((last, Cause::RunContainerError))
@@ -770,7 +777,7 @@ impl<'a> Look<'a> {
         let Some((pod, cause)) = found.or_else(failed) else {
             return;
         };
-        let text = gate_trouble::words(pod, cause, self.mpi.gate_image.as_deref());
+        let text = gate_trouble::describe(pod, cause, self.mpi.gate_image.as_deref());
         draft.stall.get_or_insert((cause.reason(), text));
     }
 
@@ -906,7 +913,7 @@ impl<'a> Look<'a> {
             None => {
                 let name = names::secret(self.setup.name, known.taken);
                 let common = self.common("");
-                self.settle_objects(&common, census, draft);
+                self.ensure_objects(&common, census, draft);
                 let mut secret = objects::secret(&common);
                 secret.metadata.name = Some(name);
                 draft
@@ -930,7 +937,7 @@ impl<'a> Look<'a> {
     }
 
     /// Creates or updates the Services and the ConfigMap. Returns true once all of them exist: pods need them.
-    fn settle_objects(&self, common: &Common<'_>, census: &Census<'a>, draft: &mut Draft) -> bool {
+    fn ensure_objects(&self, common: &Common<'_>, census: &Census<'a>, draft: &mut Draft) -> bool {
         let mut complete = true;
         let running = self.workers(census).filter(|s| runs(s));
         let running: Vec<u32> = running.map(|s| s.index).collect();
@@ -957,7 +964,7 @@ impl<'a> Look<'a> {
     }
 
     /// Creates and deletes workers and the launcher as the job's spec says.
-    fn settle_pods(
+    fn ensure_pods(
         &self,
         common: &Common<'_>,
         census: &Census<'a>,
@@ -997,12 +1004,12 @@ impl<'a> Look<'a> {
             gang.first_class = training_core::gang::class_of(&setup.launcher);
         }
         if let Some(gang) = &gang
-            && gang::settle::<Mpi>(of_gang, self.seen, counted, gang, draft) == PodCreation::Blocked
+            && gang::ensure::<Mpi>(of_gang, self.seen, counted, gang, draft) == PodCreation::Blocked
         {
             return Ok(());
         }
         let restarts = draft.memory.made_once.contains_key(LAUNCHER_FORMER);
-        let met = restarts && (self.former.is_some() || self.former_lives())
+        let met = restarts && (self.former.is_some() || self.former_launcher_runs())
             || progress::meets_former_run(census, draft);
         let mut creates = Creates::default();
         for (slot, me) in census.slots.iter().zip(cx.roles.ranks()) {
@@ -1026,7 +1033,7 @@ impl<'a> Look<'a> {
                 return Ok(());
             }
         }
-        self.settle_launcher(common, census, gang.as_ref(), restarts && met, draft)
+        self.ensure_launcher(common, census, gang.as_ref(), restarts && met, draft)
     }
 
     /// Returns true if the worker succeeded, and together with the launcher: the launcher's pod has, or may do so shortly after.
@@ -1068,7 +1075,7 @@ impl<'a> Look<'a> {
         edited.then(|| json!({ "spec": spec }))
     }
 
-    fn settle_launcher(
+    fn ensure_launcher(
         &self,
         common: &Common<'_>,
         census: &Census<'a>,
@@ -1082,7 +1089,7 @@ impl<'a> Look<'a> {
         let may_run = !self.setup.waits_for_workers || self.workers(census).all(ready);
         let Some((view, batch)) = self.batch else {
             // A launcher would start its ranks on hosts that are about to go.
-            if may_run && !met && !self.former_lives() {
+            if may_run && !met && !self.former_launcher_runs() {
                 return self.create_launcher(common, false, gang, draft);
             }
             return Ok(());
@@ -1093,13 +1100,13 @@ impl<'a> Look<'a> {
             draft.requeue = true;
             return Ok(());
         }
-        if view.terminating || !batch.suspended || !may_run || self.former_lives() {
+        if view.terminating || !batch.suspended || !may_run || self.former_launcher_runs() {
             return Ok(());
         }
         let made_from = draft.memory.made_once.get(LAUNCHER_TEMPLATE);
         if made_from.is_some_and(|old| *old != self.launcher_digest(common, gang)) {
             // The Job's template is immutable, so the Job is recreated once none of its pods is left.
-            if self.living().next().is_none() {
+            if self.active_launchers().next().is_none() {
                 // The status is written before the deletion: a Job that disappears unrecorded may have run.
                 draft.memory.made_once.remove(LAUNCHER_UID);
                 draft.urgency(Urgency::First);
@@ -1250,7 +1257,7 @@ impl<'a> Look<'a> {
     }
 
     /// Records an event about a launcher that started without some of its hosts.
-    fn tell_of_the_gate(&self, draft: &mut Draft) {
+    fn record_gate_event(&self, draft: &mut Draft) {
         let said = |p: &'a BatchPod| Some((p, p.said.as_deref()?));
         let Some((pod, said)) = self.launchers().find_map(said) else {
             return;
@@ -1266,13 +1273,13 @@ impl<'a> Look<'a> {
         }
     }
 
-    fn tell_whether_it_runs(&self, census: &Census<'a>, draft: &mut Draft) {
+    fn update_running(&self, census: &Census<'a>, draft: &mut Draft) {
         if self.launching() > 0
             && self.workers(census).all(runs)
             && !draft.memory.holds(ConditionType::Running)
         {
             let reason = format!("{KIND}Running");
-            let message = self.mpi.say(self.cx, &JobMessage::Running);
+            let message = self.mpi.message(self.cx, &JobMessage::Running);
             draft.set(ConditionType::Running, true, &reason, &message);
             let told = message.trim_end_matches('.').to_owned();
             draft.notes.push(Note::normal(reason, told));

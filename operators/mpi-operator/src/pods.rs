@@ -56,7 +56,7 @@ pub fn selector(setup: &Setup<'_>) -> BTreeMap<String, String> {
 }
 
 /// Returns the index in a worker's label: it starts at 1 if the launcher is rank 0.
-pub fn shown_index(setup: &Setup<'_>, index: u32) -> u32 {
+pub fn label_index(setup: &Setup<'_>, index: u32) -> u32 {
     index.saturating_add(u32::from(setup.shows_launcher()))
 }
 
@@ -281,11 +281,13 @@ pub fn worker(cx: &Common<'_>, index: u32, attempt: Attempt) -> Result<Rendered<
     {
         let no_args = main.args.as_ref().is_none_or(Vec::is_empty);
         match setup.origin {
-            Origin::V2beta1 if no_args => main.command = Some(words(&SSHD)),
+            Origin::V2beta1 if no_args => main.command = Some(owned_words(&SSHD)),
             Origin::V2beta1 => {}
             // Images for the published operator of v1 have no SSH server set up for keys from a Secret volume.
             Origin::V1 => {
-                main.command = Some(words(&[&SSHD[..], &["-o", "StrictModes=no"]].concat()));
+                main.command = Some(owned_words(
+                    &[&SSHD[..], &["-o", "StrictModes=no"]].concat(),
+                ));
                 main.args = None;
             }
         }
@@ -294,7 +296,7 @@ pub fn worker(cx: &Common<'_>, index: u32, attempt: Attempt) -> Result<Rendered<
     draft.keys(cx);
     let meta = draft.template.metadata.unwrap_or_default();
     let mut labels = meta.labels.unwrap_or_default();
-    let shown = shown_index(setup, index).to_string();
+    let shown = label_index(setup, index).to_string();
     labels.insert(keys::REPLICA_INDEX.to_owned(), shown);
     let mut annotations = meta.annotations.unwrap_or_default();
     annotations.insert(keys::ATTEMPT.to_owned(), attempt.to_string());
@@ -352,7 +354,7 @@ const UNKNOWN_HOSTS: &str = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/
 /// The default command of a worker.
 const SSHD: [&str; 2] = ["/usr/sbin/sshd", "-De"];
 
-fn words(all: &[&str]) -> Vec<String> {
+fn owned_words(all: &[&str]) -> Vec<String> {
     all.iter().map(|word| (*word).to_owned()).collect()
 }
 

@@ -2,7 +2,7 @@
 
 use training_api::RestartPolicy;
 use training_core::verdict::{
-    JobMessage, SuccessPolicy, no_replica_decides, role_decides, say_qualified, say_short,
+    JobMessage, SuccessPolicy, no_replica_decides, qualified_message, role_decides, short_message,
 };
 use training_core::{
     Census, Digest, EnvOn, EnvSet, Framework, JobCx, Lifecycle, Note, OtherTypes, Rank, Replicas,
@@ -91,11 +91,11 @@ impl Framework for Paddle {
         vec![("replicas", Digest::of(&cx.roles.total()))]
     }
 
-    fn say(&self, cx: &JobCx<'_, PaddleJob>, what: &JobMessage<'_>) -> String {
+    fn message(&self, cx: &JobCx<'_, PaddleJob>, what: &JobMessage<'_>) -> String {
         if has_master(cx) {
-            say_short(KIND, cx.name, what)
+            short_message(KIND, cx.name, what)
         } else {
-            say_qualified(KIND, cx.namespace, cx.name, what)
+            qualified_message(KIND, cx.namespace, cx.name, what)
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use training_core::grants::{self, Grant};
-use training_core::verdict::{JobMessage, SuccessPolicy, role_decides, say_qualified, say_short};
+use training_core::verdict::{
+    JobMessage, SuccessPolicy, qualified_message, role_decides, short_message,
+};
 use training_core::{
     Autoscaling, Census, Digest, EnvOn, EnvSet, Framework, JobCx, Lifecycle, Note, Rank, Replicas,
     RoleSet, RoleSpec, SpecError, Verdict, check, training_job,
@@ -117,11 +119,11 @@ impl Framework for PyTorch {
         grants::AUTOSCALERS
     }
 
-    fn say(&self, cx: &JobCx<'_, PyTorchJob>, what: &JobMessage<'_>) -> String {
+    fn message(&self, cx: &JobCx<'_, PyTorchJob>, what: &JobMessage<'_>) -> String {
         if has_master(cx) {
-            say_short(KIND, cx.name, what)
+            short_message(KIND, cx.name, what)
         } else {
-            say_qualified(KIND, cx.namespace, cx.name, what)
+            qualified_message(KIND, cx.namespace, cx.name, what)
         }
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use training_api::JobStatus;
 use training_runtime::cache::Cache;
 use training_runtime::controller::Reconciler as _;
-use training_runtime::feed::jobs::{Found, Jobs};
+use training_runtime::feed::jobs::{Jobs, Opened};
 use training_runtime::key::{JobKey, Scope};
 
 const ENV: &str = "/spec/pytorchReplicaSpecs/Worker/template/spec/containers/0/env";
@@ -43,7 +43,7 @@ fn a_large_job_is_the_same_when_it_is_asked_for() {
             "applying the same object again changes nothing"
         );
     }
-    assert_eq!(jobs.away(), 0);
+    assert_eq!(jobs.uncached(), 0);
 }
 
 #[test]
@@ -52,18 +52,18 @@ fn jobs_for_which_there_is_no_room_are_known_and_not_kept() {
     for name in ["a", "b", "c"] {
         jobs.apply(job(name, "1", 100_000));
     }
-    assert_eq!((jobs.len(), jobs.away()), (3, 1));
+    assert_eq!((jobs.len(), jobs.uncached()), (3, 1));
     assert!(jobs.contains(&key("c")));
     assert_eq!(jobs.get(&key("c")), None);
     // The space that one job frees serves the next.
     jobs.remove(&key("a"));
     assert!(jobs.apply(job("c", "2", 100_000)));
-    assert_eq!((jobs.len(), jobs.away()), (2, 0));
+    assert_eq!((jobs.len(), jobs.uncached()), (2, 0));
     assert!(
         jobs.apply(job("c", "3", 100_000)),
         "its own room is free for it"
     );
-    assert_eq!(jobs.away(), 0);
+    assert_eq!(jobs.uncached(), 0);
 }
 
 #[test]
@@ -77,11 +77,11 @@ fn a_list_of_what_is_kept_takes_no_further_room() {
         }
         jobs.end_list(&scope);
         if version == "1" {
-            assert_eq!((jobs.len(), jobs.away()), (2, 0));
+            assert_eq!((jobs.len(), jobs.uncached()), (2, 0));
         }
     }
     // While versions are replaced, the old and the new ones exist for a moment.
-    assert_eq!((jobs.len(), jobs.away()), (2, 2));
+    assert_eq!((jobs.len(), jobs.uncached()), (2, 2));
 }
 
 fn version_of(jobs: &Jobs<PyTorchJob>, name: &str) -> Option<String> {
@@ -95,7 +95,7 @@ fn a_job_that_is_read_stays_until_it_is_closed_and_follows_the_watch() {
     let (mut first, second) = (job("a", "1", 10), job("a", "2", 20));
     jobs.apply(first.clone());
     assert_eq!(jobs.lend(&key("a"), first.clone()), None, "nobody asked");
-    assert!(matches!(jobs.open(&key("a")), Found::Away(false)));
+    assert!(matches!(jobs.open(&key("a")), Opened::Away(false)));
     let plain = first.clone();
     first.metadata.managed_fields = Some(vec![]);
     let applied = "kubectl.kubernetes.io/last-applied-configuration";
@@ -113,12 +113,12 @@ fn a_job_that_is_read_stays_until_it_is_closed_and_follows_the_watch() {
     jobs.close(&key("a"));
     assert_eq!(jobs.get(&key("a")), None);
     assert!(
-        matches!(jobs.open(&key("a")), Found::Away(false)),
+        matches!(jobs.open(&key("a")), Opened::Away(false)),
         "it is another version"
     );
     jobs.close(&key("a"));
-    assert!(matches!(jobs.open(&key("a")), Found::Away(true)));
-    assert!(matches!(jobs.open(&key("b")), Found::Gone));
+    assert!(matches!(jobs.open(&key("a")), Opened::Away(true)));
+    assert!(matches!(jobs.open(&key("b")), Opened::Gone));
 }
 
 #[test]
@@ -129,10 +129,10 @@ fn a_job_that_loses_its_room_while_it_is_reconciled_stays_until_it_is_closed() {
     let size = serde_json::to_string(&first).unwrap().len();
     let jobs = Jobs::new(room(size));
     jobs.apply(first.clone());
-    assert!(matches!(jobs.open(&key("a")), Found::Here(_)));
+    assert!(matches!(jobs.open(&key("a")), Opened::Here(_)));
     // The watch doesn't report the operator's own write as a change, so nothing else requeues the job.
     jobs.written(&Arc::new(first), status, "2".to_owned());
-    assert_eq!(jobs.away(), 1);
+    assert_eq!(jobs.uncached(), 1);
     assert_eq!(version_of(&jobs, "a").as_deref(), Some("2"));
     assert!(jobs.apply(job("a", "3", 20)));
     assert_eq!(version_of(&jobs, "a").as_deref(), Some("3"));
@@ -169,7 +169,7 @@ fn small_jobs_need_no_place_and_the_last_places_are_for_namespaces_that_have_non
         job.metadata.namespace = Some(namespace.to_owned());
         jobs.apply(job);
         match jobs.open(&JobKey::new(namespace, name)) {
-            Found::Busy(waiting) => waiting,
+            Opened::Busy(waiting) => waiting,
             _ => 0,
         }
     };
@@ -199,18 +199,18 @@ fn huge_jobs_are_reconciled_one_after_the_other() {
         jobs.apply(job);
     }
     jobs.apply(job("large", "1", 100_000));
-    assert!(matches!(jobs.open(&key("a")), Found::Away(_)));
-    assert!(matches!(jobs.open(&key("b")), Found::Busy(1)));
-    assert!(matches!(jobs.open(&key("large")), Found::Away(_)));
+    assert!(matches!(jobs.open(&key("a")), Opened::Away(_)));
+    assert!(matches!(jobs.open(&key("b")), Opened::Busy(1)));
+    assert!(matches!(jobs.open(&key("large")), Opened::Away(_)));
     jobs.close(&key("a"));
-    assert!(matches!(jobs.open(&key("b")), Found::Away(_)));
+    assert!(matches!(jobs.open(&key("b")), Opened::Away(_)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_job_that_is_not_kept_is_read_when_it_is_reconciled() {
     let stored = job("pt", "9", 10);
     let (worker, mut server) = worker_with(stored.clone(), &[], room(0));
-    assert_eq!(worker.jobs.away(), 1);
+    assert_eq!(worker.jobs.uncached(), 1);
     let reconcile = tokio::spawn(Arc::clone(&worker).reconcile(key("pt")));
     let list = server.asked().await;
     assert_eq!(list.what, JOBS);
@@ -246,7 +246,7 @@ async fn a_job_that_is_gone_when_it_is_read_is_looked_at_again() {
     list.with(200, &json!({ "items": [] }));
     assert!(reconcile.await.unwrap().is_some());
     server.silence().await;
-    assert!(matches!(worker.jobs.open(&key("pt")), Found::Away(true)));
+    assert!(matches!(worker.jobs.open(&key("pt")), Opened::Away(true)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -273,7 +273,7 @@ async fn a_job_that_cannot_be_read_is_read_again_after_its_backoff_or_when_it_ha
 async fn a_job_whose_reconcile_panics_hears_of_it_also_where_it_is_not_in_memory() {
     for bytes in [1_000_000, 0] {
         let (mut worker, _) = worker_with(job("pt", "9", 10), &[], room(bytes));
-        assert_eq!(worker.jobs.away(), usize::from(bytes == 0));
+        assert_eq!(worker.jobs.uncached(), usize::from(bytes == 0));
         let (events, mut server) = crate::server::events();
         Arc::get_mut(&mut worker).unwrap().tools.events = events;
         let panic: tokio::task::JoinError = tokio::spawn(async { panic!("a defect") })

@@ -52,7 +52,7 @@ fn missing() -> (u16, Value) {
 
 /// Reconciles the job once. Returns the requests with their bodies, and when to requeue. `says` may override the responses; all
 /// other requests succeed.
-async fn look(
+async fn reconcile(
     worker: &Arc<PyTorchWorker>,
     server: &mut Server,
     mut says: impl FnMut(&str, &Value) -> Option<(u16, Value)>,
@@ -122,7 +122,7 @@ async fn a_pod_that_lost_its_labels_is_said_and_not_asked_for_again_and_again() 
             "GET /api/v1/namespaces/ns1/pods/pt-worker-0" => Some((200, unlabelled(label))),
             _ => None,
         };
-        let (asked, next) = look(&worker, &mut server, taken).await;
+        let (asked, next) = reconcile(&worker, &mut server, taken).await;
         let (status, reason, message) = stalled(&asked).unwrap();
         assert_eq!((status.as_str(), reason.as_str()), ("True", "NameConflict"));
         assert!(
@@ -137,10 +137,10 @@ async fn a_pod_that_lost_its_labels_is_said_and_not_asked_for_again_and_again() 
         assert_eq!(told(&asked, pods).len(), 2, "{label}: {asked:?}");
         assert!(next.unwrap() > Instant::now() + Duration::from_millis(400));
 
-        let (asked, _) = look(&worker, &mut server, taken).await;
+        let (asked, _) = reconcile(&worker, &mut server, taken).await;
         assert_eq!(told(&asked, pods), [""; 0], "its time has not come");
         tokio::time::advance(Duration::from_secs(2)).await;
-        let (asked, _) = look(&worker, &mut server, taken).await;
+        let (asked, _) = reconcile(&worker, &mut server, taken).await;
         assert_eq!(told(&asked, pods).len(), 2, "it is tried again");
         assert_eq!(stalled(&asked), None, "it was said");
     }
@@ -152,7 +152,7 @@ async fn what_was_made_and_no_watch_shows_is_read_after_a_while() {
     for there in [false, true] {
         let (worker, mut server) = worker(stored(), &[pod("master", "Running")]);
         let mut made = String::new();
-        let (asked, _) = look(&worker, &mut server, |what, _| {
+        let (asked, _) = reconcile(&worker, &mut server, |what, _| {
             (what == "POST /api/v1/namespaces/ns1/pods").then(|| {
                 "00000000-0000-0000-0000-00000000000b".clone_into(&mut made);
                 let metadata = json!({ "uid": made, "resourceVersion": "50" });
@@ -164,13 +164,13 @@ async fn what_was_made_and_no_watch_shows_is_read_after_a_while() {
         })
         .await;
         assert_eq!(told(&asked, "POST /api/v1/namespaces/ns1/pods").len(), 1);
-        let (asked, next) = look(&worker, &mut server, |_, _| None).await;
+        let (asked, next) = reconcile(&worker, &mut server, |_, _| None).await;
         assert_eq!(told(&asked, "GET"), [""; 0], "its time has not come");
         let next = next.unwrap().saturating_duration_since(Instant::now());
         assert!(next <= Duration::from_secs(31), "{next:?}");
 
         tokio::time::advance(Duration::from_secs(31)).await;
-        let (asked, _) = look(&worker, &mut server, |what, _| match what {
+        let (asked, _) = reconcile(&worker, &mut server, |what, _| match what {
             "GET /api/v1/namespaces/ns1/pods/pt-worker-0" if there => {
                 Some((200, pod("worker", "Running")))
             }
@@ -197,7 +197,7 @@ async fn a_pod_that_is_labelled_again_is_the_jobs_at_once() {
         "GET /api/v1/namespaces/ns1/pods/pt-worker-0" => Some((200, unlabelled(OPERATOR))),
         _ => None,
     };
-    look(&worker, &mut server, taken).await;
+    reconcile(&worker, &mut server, taken).await;
 
     let mut again = pod("worker", "Running");
     again["metadata"]["resourceVersion"] = json!("12");
@@ -205,7 +205,7 @@ async fn a_pod_that_is_labelled_again_is_the_jobs_at_once() {
         server.children.pods.apply(view(&again)).is_some(),
         "news for the job"
     );
-    let (asked, _) = look(&worker, &mut server, taken).await;
+    let (asked, _) = reconcile(&worker, &mut server, taken).await;
     assert_eq!(told(&asked, "/namespaces/ns1/pods"), [""; 0]);
     assert_eq!(stalled(&asked).unwrap().0, "False", "{asked:?}");
 }
@@ -230,7 +230,7 @@ async fn a_service_that_lost_its_label_is_said_as_well() {
         "GET /api/v1/namespaces/ns1/services/pt-worker-0" => Some((200, service.clone())),
         _ => None,
     };
-    let (asked, _) = look(&worker, &mut server, taken).await;
+    let (asked, _) = reconcile(&worker, &mut server, taken).await;
     let (_, reason, message) = stalled(&asked).unwrap();
     assert_eq!(reason, "NameConflict");
     assert!(message.contains("it is the job's own"), "{message}");
@@ -303,7 +303,7 @@ async fn a_group_that_lost_its_label_gets_it_back_by_one_patch() {
     let (worker, mut server) = under_plugins(stored());
     lose(&server, "8");
     let mut made = Value::Null;
-    let (asked, _) = look(&worker, &mut server, |what, body| {
+    let (asked, _) = reconcile(&worker, &mut server, |what, body| {
         if what == format!("POST {GROUPS}") {
             made = digest(body);
             return Some(exists());
@@ -336,7 +336,7 @@ async fn the_group_of_a_former_run_gets_its_label_so_that_its_end_is_seen() {
         group["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         group
     };
-    let (asked, _) = look(&worker, &mut server, |what, body| {
+    let (asked, _) = reconcile(&worker, &mut server, |what, body| {
         if what == format!("POST {GROUPS}") {
             made = digest(body);
             return Some(exists());
@@ -361,7 +361,7 @@ async fn the_group_of_a_former_run_gets_its_label_so_that_its_end_is_seen() {
         .groups
         .of_kind(KIND)
         .deleted(&gone, Instant::now());
-    let (asked, _) = look(&worker, &mut server, |what, body| {
+    let (asked, _) = reconcile(&worker, &mut server, |what, body| {
         (what == format!("POST {GROUPS}")).then(|| {
             let mut new = group("11", &digest(body));
             new["metadata"]["uid"] = json!("00000000-0000-0000-0000-00000000000c");
@@ -380,7 +380,7 @@ async fn the_group_of_a_former_run_gets_its_label_so_that_its_end_is_seen() {
 async fn a_group_that_is_gone_before_it_gets_its_label_is_forgotten() {
     let (worker, mut server) = under_plugins(stored());
     let mut reads = 0;
-    let (asked, _) = look(&worker, &mut server, |what, body| {
+    let (asked, _) = reconcile(&worker, &mut server, |what, body| {
         if what == format!("POST {GROUPS}") {
             return Some(exists());
         }
@@ -406,7 +406,7 @@ async fn what_another_operator_left_of_a_job_at_its_end_is_found_by_its_name_and
         let mut job = typed(pt(1).set("/status", ended.clone()));
         job.metadata.resource_version = Some("41".to_owned());
         let (worker, mut server) = under_plugins(job);
-        let (asked, _) = look(&worker, &mut server, |what, _| {
+        let (asked, _) = reconcile(&worker, &mut server, |what, _| {
             let group = without_label(group("8", &Value::Null));
             let answer = if found { (200, group) } else { missing() };
             (what == format!("GET {GROUPS}/pt")).then_some(answer)
@@ -426,7 +426,7 @@ async fn what_another_operator_left_of_a_job_at_its_end_is_found_by_its_name_and
             (last.as_str(), &body["status"]),
             (STATUS, &json!({"gangScheduler": null}))
         );
-        let (asked, _) = look(&worker, &mut server, |_, _| None).await;
+        let (asked, _) = reconcile(&worker, &mut server, |_, _| None).await;
         assert_eq!(asked, [], "and that is all");
     }
 }

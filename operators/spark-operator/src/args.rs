@@ -289,7 +289,7 @@ pub fn parse(args: impl Iterator<Item = OsString>) -> Cli {
 
 /// Translates the command line of the published operator to ours.
 pub fn translated(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    let mut args = cli::renamed(cli::normalise_args(args), &SAME);
+    let mut args = cli::rename_flags(cli::normalise_args(args), &SAME);
     for word in ["controller", "start"] {
         if args.get(1).is_some_and(|first| first == word) {
             args.remove(1);

@@ -55,7 +55,7 @@ impl Operator for Spark {
     const NAME: &'static str = "spark-operator";
     const EVENT_SOURCE: &'static str = "spark-application-controller";
 
-    fn introduce(&self) {
+    fn log_config(&self) {
         tracing::info!(
             master = self.settings.master,
             batch_schedulers = self.settings.batch.enabled.is_on(),

@@ -142,7 +142,7 @@ pub struct Run {
 
 /// The other inputs of a decision.
 #[derive(Clone, Copy, Debug)]
-pub struct Around<'a> {
+pub struct ScheduleInput<'a> {
     /// The time, in whole seconds.
     pub now: Timestamp,
     /// The operator's time zone.
@@ -168,7 +168,7 @@ pub struct Plan {
 }
 
 /// Decides the next steps of a schedule.
-pub fn plan(schedule: &ScheduledSparkApplication, runs: &[Run], around: Around<'_>) -> Plan {
+pub fn plan(schedule: &ScheduledSparkApplication, runs: &[Run], input: ScheduleInput<'_>) -> Plan {
     let status = schedule.status.clone().unwrap_or_default();
     // A schedule that is being deleted creates no more runs.
     let deleted = schedule.metadata.deletion_timestamp.is_some();
@@ -178,8 +178,8 @@ pub fn plan(schedule: &ScheduledSparkApplication, runs: &[Run], around: Around<'
             ..Plan::default()
         };
     }
-    match read(schedule, around) {
-        Ok(ready) => go_on(schedule, &ready, status, runs, around),
+    match read(schedule, input) {
+        Ok(ready) => go_on(schedule, &ready, status, runs, input),
         Err(reason) => Plan {
             status: ScheduledSparkApplicationStatus {
                 schedule_state: ScheduleState::FailedValidation,
@@ -200,15 +200,15 @@ struct Ready {
     from: String,
 }
 
-fn read(schedule: &ScheduledSparkApplication, around: Around<'_>) -> Result<Ready, String> {
+fn read(schedule: &ScheduledSparkApplication, input: ScheduleInput<'_>) -> Result<Ready, String> {
     let spec = &schedule.spec;
     let name = spec.time_zone.as_deref().filter(|z| !z.is_empty());
     let name = name.unwrap_or(cron::LOCAL);
-    let zone = cron::zone(name, around.local).map_err(|why| format!("Invalid timezone: {why}"))?;
-    let times = Schedule::parse(&spec.schedule, &zone, around.local)?;
+    let zone = cron::zone(name, input.local).map_err(|why| format!("Invalid timezone: {why}"))?;
+    let times = Schedule::parse(&spec.schedule, &zone, input.local)?;
     let concurrency = Concurrency::parse(spec.concurrency_policy.as_deref())?;
     let own = schedule.metadata.name.as_deref().unwrap_or_default();
-    run_name(own, around.now, around.precision, times.least_pause())?;
+    run_name(own, input.now, input.precision, times.least_pause())?;
     Ok(Ready {
         times,
         concurrency,
@@ -221,9 +221,9 @@ fn go_on(
     ready: &Ready,
     mut status: ScheduledSparkApplicationStatus,
     runs: &[Run],
-    around: Around<'_>,
+    input: ScheduleInput<'_>,
 ) -> Plan {
-    let now = around.now;
+    let now = input.now;
     status.schedule_state = ScheduleState::Scheduled;
     status.reason = None;
     // A time that another operator computed stays valid until it comes.
@@ -245,7 +245,7 @@ fn go_on(
     if let Some(at) = due {
         let own = schedule.metadata.name.as_deref().unwrap_or_default();
         // The name fits, as checked before: the time has as many digits as the present time.
-        let due = run_name(own, at, around.precision, ready.times.least_pause()).ok();
+        let due = run_name(own, at, input.precision, ready.times.least_pause()).ok();
         // A run created before the status recorded it is this run, not an active one.
         let made = runs.iter().any(|run| Some(&run.name) == due.as_ref());
         let others = runs.iter().filter(|run| Some(&run.name) != due.as_ref());

@@ -1,7 +1,7 @@
 //! What is specific to TensorFlow: roles, success policies, dynamic workers.
 
 use training_core::verdict::{
-    JobMessage, failures_but, no_replica_decides, progressing, say_qualified,
+    JobMessage, failures_but, no_replica_decides, progressing, qualified_message,
 };
 use training_core::{
     Census, Digest, EnvOn, EnvSet, Framework, JobCx, Lifecycle, Note, Rank, Replicas, RoleSet,
@@ -93,7 +93,7 @@ impl Framework for TensorFlow {
         }
     }
 
-    fn say(&self, cx: &JobCx<'_, TFJob>, what: &JobMessage<'_>) -> String {
+    fn message(&self, cx: &JobCx<'_, TFJob>, what: &JobMessage<'_>) -> String {
         let (namespace, name) = (cx.namespace, cx.name);
         match what {
             JobMessage::Failed { role, count } => format!(
@@ -105,7 +105,7 @@ impl Framework for TensorFlow {
             | JobMessage::Paused
             | JobMessage::Running
             | JobMessage::Succeeded
-            | JobMessage::Restarting { .. } => say_qualified(KIND, namespace, name, what),
+            | JobMessage::Restarting { .. } => qualified_message(KIND, namespace, name, what),
         }
     }
 }

@@ -243,8 +243,8 @@ pub trait Framework: Send + Sync + 'static {
     }
 
     /// Returns the published message for a state of the job.
-    fn say(&self, cx: &JobCx<'_, Self::Job>, what: &JobMessage<'_>) -> String {
-        verdict::say_short(Self::Job::kind(&()).as_ref(), cx.name, what)
+    fn message(&self, cx: &JobCx<'_, Self::Job>, what: &JobMessage<'_>) -> String {
+        verdict::short_message(Self::Job::kind(&()).as_ref(), cx.name, what)
     }
 
     /// Returns the autoscaler that a job asks for. Only for kinds with [`Framework::AUTOSCALES`].

@@ -269,12 +269,12 @@ struct MinCount {
 #[serde(default)]
 struct GroupStatus {
     phase: Option<String>,
-    conditions: Option<Vec<Said>>,
+    conditions: Option<Vec<GroupCondition>>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
 #[serde(default)]
-struct Said {
+struct GroupCondition {
     message: Option<String>,
 }
 

@@ -97,7 +97,7 @@ pub enum JobMessage<'a> {
 }
 
 /// The messages with the job's name only.
-pub fn say_short(kind: &str, name: &str, what: &JobMessage<'_>) -> String {
+pub fn short_message(kind: &str, name: &str, what: &JobMessage<'_>) -> String {
     match what {
         JobMessage::Created => format!("{kind} {name} is created."),
         JobMessage::Suspended | JobMessage::Paused => format!("{kind} {name} is suspended."),
@@ -114,7 +114,7 @@ pub fn say_short(kind: &str, name: &str, what: &JobMessage<'_>) -> String {
 }
 
 /// The messages with the job's namespace and name.
-pub fn say_qualified(kind: &str, namespace: &str, name: &str, what: &JobMessage<'_>) -> String {
+pub fn qualified_message(kind: &str, namespace: &str, name: &str, what: &JobMessage<'_>) -> String {
     match what {
         JobMessage::Running => format!("{kind} {namespace}/{name} is running."),
         JobMessage::Succeeded => format!("{kind} {namespace}/{name} successfully completed."),
@@ -123,7 +123,7 @@ pub fn say_qualified(kind: &str, namespace: &str, name: &str, what: &JobMessage<
         | JobMessage::Resumed
         | JobMessage::Paused
         | JobMessage::Restarting { .. }
-        | JobMessage::Failed { .. } => say_short(kind, name, what),
+        | JobMessage::Failed { .. } => short_message(kind, name, what),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::render::autoscaler::render;
 /// Creates, updates or deletes the autoscaler of a job that is neither finished nor suspended.
 ///
 /// It comes last: the job trains without it.
-pub(crate) fn settle<F: Framework>(
+pub(crate) fn ensure<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
     seen: &Observed,

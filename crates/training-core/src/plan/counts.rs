@@ -20,7 +20,7 @@ pub(crate) fn count<F: Framework>(
     let counts = memory.counts.get_or_insert_with(BTreeMap::new);
     for (role, count) in cx.roles.iter().zip(&census.counts) {
         let selector = F::SELECTORS.then(|| pod::selector::<F>(cx.name, &role.label));
-        counts.insert(role.key.clone(), shown(*count, selector));
+        counts.insert(role.key.clone(), replica_status(*count, selector));
     }
     for (key, shown) in counts.iter_mut() {
         if cx.roles.get(key).is_some() {
@@ -39,7 +39,7 @@ pub(crate) fn count<F: Framework>(
     memory.ready = Some(format!("{}/{}", census.ready(), cx.roles.total()));
 }
 
-fn shown(count: Count, selector: Option<String>) -> ReplicaStatus {
+fn replica_status(count: Count, selector: Option<String>) -> ReplicaStatus {
     let number = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
     ReplicaStatus {
         active: number(count.active),

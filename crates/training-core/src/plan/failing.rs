@@ -132,7 +132,7 @@ pub fn retry<F: Framework>(
         .first()
         .and_then(|f| cx.roles.iter().nth(f.role))
         .map_or("", |r| r.key.as_str());
-    let message = framework.say(cx, &JobMessage::Restarting { role });
+    let message = framework.message(cx, &JobMessage::Restarting { role });
     let reason = format!("{}Restarting", F::Job::kind(&()));
     draft.set(ConditionType::Restarting, true, &reason, &message);
     draft.notes.push(Note::warning(reason, message));
@@ -277,7 +277,7 @@ impl ToleratedFailures {
     }
 
     /// Records events about new failures. The status write of the new counts includes them.
-    pub(super) fn tell<J: TrainingJob>(
+    pub(super) fn record_events<J: TrainingJob>(
         self,
         cx: &JobCx<'_, J>,
         census: &Census<'_>,
@@ -328,7 +328,7 @@ pub fn fail<F: Framework>(
         has_run(framework, cx, draft);
     }
     let message = match cause {
-        FailureCause::Replicas { role, count } => framework.say(
+        FailureCause::Replicas { role, count } => framework.message(
             cx,
             &JobMessage::Failed {
                 role,

@@ -91,7 +91,7 @@ fn remember(draft: &mut Draft, run: Run) {
 }
 
 /// Returns true while the gang scheduler has not admitted the job. Such a job has not started.
-pub fn holds_back(habits: GangConventions, seen: &Observed, draft: &Draft) -> bool {
+pub fn blocks_start(habits: GangConventions, seen: &Observed, draft: &Draft) -> bool {
     let Some(run) = draft
         .memory
         .gang
@@ -108,7 +108,7 @@ pub fn holds_back(habits: GangConventions, seen: &Observed, draft: &Draft) -> bo
             .find(|g| g.kind == *kind && !g.terminating);
         group.is_some_and(|g| behaviour.read(g) == GangState::Admitted)
     };
-    behaviour.holds_back() && seen.pods.is_empty() && !run.provider.kinds().iter().all(admitted)
+    behaviour.blocks_start() && seen.pods.is_empty() && !run.provider.kinds().iter().all(admitted)
 }
 
 /// Returns one-time events about how the job is scheduled.
@@ -181,7 +181,7 @@ fn assemble<'a, J: TrainingJob>(
 }
 
 /// Creates and updates the groups of a gang. The gate opens once all of them exist and the scheduler has no objection.
-pub fn settle<F: Framework>(
+pub fn ensure<F: Framework>(
     cx: &JobCx<'_, F::Job>,
     seen: &Observed,
     census: &Census<'_>,
@@ -189,8 +189,8 @@ pub fn settle<F: Framework>(
     draft: &mut Draft,
 ) -> PodCreation {
     let behaviour = gang.provider.behaviour();
-    if let Some(objection) = behaviour.objection(gang) {
-        return hold(draft, census, "GangInvalid", objection);
+    if let Some(reason) = behaviour.unschedulable_reason(gang) {
+        return hold(draft, census, "GangInvalid", reason);
     }
     let mut all = Vec::new();
     for kind in gang.provider.kinds() {
@@ -268,19 +268,19 @@ fn wait(draft: &mut Draft, census: &Census<'_>, group: &GroupView, why: String) 
 fn missing(provider: &Provider, kind: GroupKind) -> String {
     format!(
         "the operator schedules gangs with {provider}, but the cluster does not serve {}",
-        spelled(kind)
+        kind_with_versions(kind)
     )
 }
 
 fn unanswered(provider: &Provider, kind: GroupKind, words: &str) -> String {
     format!(
         "the operator schedules gangs with {provider}, but can't learn whether the cluster serves {}; it asks again: {words}",
-        spelled(kind)
+        kind_with_versions(kind)
     )
 }
 
 /// A kind with the API versions that Trainyard can write.
-fn spelled(kind: GroupKind) -> String {
+fn kind_with_versions(kind: GroupKind) -> String {
     let versions = kind.versions().iter();
     let versions: Vec<String> = versions.map(|v| format!("{}/{v}", kind.group())).collect();
     format!("{} ({})", kind.kind(), versions.join(" or "))

@@ -70,7 +70,7 @@ pub fn give_up(census: &Census<'_>, rules: Rules, draft: &mut Draft, verdict: Ve
 }
 
 /// Deletes given-up pods that are not replicas. Their owners replace them.
-pub fn ask_to_go<'a>(
+pub fn delete_given_up<'a>(
     pods: impl IntoIterator<Item = &'a BatchPod>,
     rules: Rules,
     draft: &mut Draft,

@@ -53,7 +53,7 @@ pub(super) fn decide<F: Framework>(
     if matches!(verdict, Verdict::Progressing { .. }) && restart::is_requested(cx, draft) {
         match replaced(framework, cx, draft) {
             Ok(_) => {
-                lost.tell(cx, census, draft);
+                lost.record_events(cx, census, draft);
                 restart::on_request(framework, cx, seen, draft);
                 requeue_at_deadline(cx, draft);
                 return Ok(());
@@ -78,7 +78,7 @@ pub(super) fn decide<F: Framework>(
             Ok(())
         }
         Verdict::Retry(failures) => {
-            lost.tell(cx, census, draft);
+            lost.record_events(cx, census, draft);
             let failures = failing::batch(cx, census, failures, &mut draft.memory);
             if failures.is_empty() {
                 fill(framework, cx, seen, census, draft)
@@ -88,7 +88,7 @@ pub(super) fn decide<F: Framework>(
             }
         }
         Verdict::Progressing { running } => {
-            lost.tell(cx, census, draft);
+            lost.record_events(cx, census, draft);
             let restarts = draft.memory.holds(ConditionType::Restarting)
                 && !has_restarted(framework, cx, census, &draft.memory);
             if running && !restarts {
@@ -144,13 +144,13 @@ fn fill<F: Framework>(
     remove_surplus(cx, seen, census, draft);
     if draft.starts {
         let replaced = replaced(framework, cx, draft)?;
-        tell_replaced(replaced, draft);
+        record_replaced_variables(replaced, draft);
     }
     gang::clear(cx.name, seen, draft);
     let run = draft.memory.gang.clone().unwrap_or_default();
     let gang = gang::of(framework, cx, seen, census, &run)?;
     let creation = gang.as_ref().map_or(gang::PodCreation::Allowed, |gang| {
-        gang::settle::<F>(cx, seen, census, gang, draft)
+        gang::ensure::<F>(cx, seen, census, gang, draft)
     });
     match creation {
         gang::PodCreation::Allowed => make_missing(framework, cx, census, gang.as_ref(), draft),
@@ -182,7 +182,7 @@ fn succeed<F: Framework>(
 ) {
     has_run(framework, cx, draft);
     let reason = format!("{}Succeeded", F::Job::kind(&()));
-    let message = framework.say(cx, &JobMessage::Succeeded);
+    let message = framework.message(cx, &JobMessage::Succeeded);
     draft.set(ConditionType::Succeeded, true, &reason, &message);
     draft.complete();
     draft.memory.made_from = None;
@@ -358,7 +358,7 @@ fn replaced<F: Framework>(
 
 /// Records one event with the replaced template variables when a run starts, because its pods may have to wait for the gang's
 /// group.
-pub fn tell_replaced(replaced: Vec<String>, draft: &mut Draft) {
+pub fn record_replaced_variables(replaced: Vec<String>, draft: &mut Draft) {
     let mut names: Vec<String> = Vec::new();
     for name in replaced {
         if !names.contains(&name) {

@@ -35,7 +35,7 @@ pub fn is_requested<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &Draft) -> bool {
 }
 
 /// Stores the request as followed: the run that starts after this needs no restart.
-pub(super) fn note_request<J: TrainingJob>(cx: &JobCx<'_, J>, memory: &mut Memory) {
+pub(super) fn store_restart_request<J: TrainingJob>(cx: &JobCx<'_, J>, memory: &mut Memory) {
     if let Some(hashes) = &mut memory.made_from {
         hashes.set_request(edits::request(cx));
     }

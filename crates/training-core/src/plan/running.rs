@@ -10,7 +10,7 @@ use crate::plan::draft::Draft;
 /// Sets the condition to true.
 pub(super) fn runs<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>, draft: &mut Draft) {
     let reason = format!("{}Running", F::Job::kind(&()));
-    let message = framework.say(cx, &JobMessage::Running);
+    let message = framework.message(cx, &JobMessage::Running);
     draft.set(ConditionType::Running, true, &reason, &message);
 }
 

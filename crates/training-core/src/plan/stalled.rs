@@ -224,7 +224,7 @@ fn of_pods<J: TrainingJob>(
 }
 
 fn sentence(job: &str, cause: Cause, cases: &[Case<'_>]) -> Sentence {
-    let speaker = cases.first().map(|c| words(c.pod)).unwrap_or_default();
+    let speaker = cases.first().map(|c| trouble_of(c.pod)).unwrap_or_default();
     let names: Vec<String> = cases.iter().take(NAMED).map(|c| c.name(job)).collect();
     let mut head = match cases.len() {
         1 => format!("Pod {}", names.join(", ")),
@@ -265,7 +265,7 @@ fn missing_claim(said: &str) -> Option<&str> {
 }
 
 /// Returns a pod's problem. A pod that only takes long to start has nothing but the time.
-fn words(pod: &PodView) -> Cow<'_, Trouble> {
+fn trouble_of(pod: &PodView) -> Cow<'_, Trouble> {
     let since = pod.starts_since();
     pod.trouble.as_deref().map_or_else(
         || {

@@ -22,7 +22,7 @@ pub(crate) fn decide<F: Framework>(
     let kind = F::Job::kind(&());
     if !draft.memory.holds(ConditionType::Suspended) {
         let reason = format!("{kind}Suspended");
-        let message = framework.say(cx, &JobMessage::Suspended);
+        let message = framework.message(cx, &JobMessage::Suspended);
         draft
             .memory
             .conditions
@@ -78,7 +78,7 @@ pub fn resume<F: Framework>(
     draft: &mut Draft,
 ) {
     let reason = format!("{}Resumed", F::Job::kind(&()));
-    let message = framework.say(cx, &JobMessage::Resumed);
+    let message = framework.message(cx, &JobMessage::Resumed);
     draft.set(ConditionType::Suspended, false, &reason, &message);
     draft.notes.push(Note::normal(reason, message));
     draft.memory.started = Some(draft.now);

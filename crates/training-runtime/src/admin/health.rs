@@ -64,7 +64,7 @@ impl Health {
     }
 
     /// Records a heartbeat of the main loop. After the first call, each must follow within three minutes.
-    pub fn beat(&self) {
+    pub fn heartbeat(&self) {
         self.0.lock().beat = Some(Instant::now());
     }
 
@@ -171,10 +171,10 @@ mod tests {
             Ok(()),
             "no heartbeat is expected before the first one"
         );
-        health.beat();
+        health.heartbeat();
         tokio::time::advance(STUCK * 2).await;
         assert!(health.live().unwrap_err().contains("has been stuck"));
-        health.beat();
+        health.heartbeat();
         assert_eq!(health.live(), Ok(()));
     }
 

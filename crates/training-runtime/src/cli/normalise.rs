@@ -30,7 +30,7 @@ pub fn is_flag(arg: &OsString, flag: &str) -> bool {
 /// Renames flags of existing operators to our names.
 ///
 /// `names`: pairs of their name and ours.
-pub fn renamed(args: Vec<OsString>, names: &[(&str, &str)]) -> Vec<OsString> {
+pub fn rename_flags(args: Vec<OsString>, names: &[(&str, &str)]) -> Vec<OsString> {
     let rename = |arg: OsString| match names.iter().find(|(theirs, _)| is_flag(&arg, theirs)) {
         Some((theirs, ours)) => format!("{ours}{}", &arg.to_string_lossy()[theirs.len()..]).into(),
         None => arg,

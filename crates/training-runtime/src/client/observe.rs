@@ -85,7 +85,7 @@ where
                     .map(|response| response.status().as_u16()),
             );
             let response = answer?;
-            Ok(match asked_to_wait(response.status(), response.headers()) {
+            Ok(match retry_after(response.status(), response.headers()) {
                 Some(seconds) => with_delay(response, seconds).await,
                 None => response.map(Either::Left),
             })
@@ -114,7 +114,7 @@ impl Drop for Unanswered {
     }
 }
 
-fn asked_to_wait(status: StatusCode, headers: &HeaderMap) -> Option<u32> {
+fn retry_after(status: StatusCode, headers: &HeaderMap) -> Option<u32> {
     if status != StatusCode::TOO_MANY_REQUESTS && status != StatusCode::SERVICE_UNAVAILABLE {
         return None;
     }

@@ -104,18 +104,18 @@ where
             let end = Instant::now() + layer.deadline;
             let answer = timeout_at(end, answer).await.map_err(|_| late())?;
             let answer = answer.map_err(Into::into)?;
-            let ear = match watched {
+            let kind = match watched {
                 Some(path) => {
                     if answer.status().is_success() {
                         layer.watches.opened(&path);
                     }
-                    Ear::Watch(layer.watches, path)
+                    BodyKind::Watch(layer.watches, path)
                 }
-                None => Ear::Answer(Box::pin(sleep_until(end))),
+                None => BodyKind::Answer(Box::pin(sleep_until(end))),
             };
             Ok(answer.map(|body| RecordedBody {
                 body: Box::pin(body),
-                ear,
+                kind,
             }))
         })
     }
@@ -130,7 +130,7 @@ fn late() -> BoxError {
     "no answer within the deadline of a call".into()
 }
 
-enum Ear {
+enum BodyKind {
     Watch(WatchTimes, String),
     Answer(Pin<Box<Sleep>>),
 }
@@ -138,7 +138,7 @@ enum Ear {
 /// A body whose data is recorded.
 pub struct RecordedBody<B> {
     body: Pin<Box<B>>,
-    ear: Ear,
+    kind: BodyKind,
 }
 
 impl<B> HttpBody for RecordedBody<B>
@@ -154,15 +154,17 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let frame = self.body.as_mut().poll_frame(cx);
-        match (&mut self.ear, &frame) {
-            (Ear::Watch(watches, path), Poll::Ready(None | Some(Ok(_)))) => watches.heard(path),
-            (Ear::Answer(end), Poll::Pending) => {
+        match (&mut self.kind, &frame) {
+            (BodyKind::Watch(watches, path), Poll::Ready(None | Some(Ok(_)))) => {
+                watches.received(path);
+            }
+            (BodyKind::Answer(end), Poll::Pending) => {
                 if end.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(Some(Err(late())));
                 }
             }
-            (Ear::Watch(..), Poll::Pending | Poll::Ready(Some(Err(_))))
-            | (Ear::Answer(_), Poll::Ready(_)) => {}
+            (BodyKind::Watch(..), Poll::Pending | Poll::Ready(Some(Err(_))))
+            | (BodyKind::Answer(_), Poll::Ready(_)) => {}
         }
         frame.map(|frame| frame.map(|frame| frame.map_err(Into::into)))
     }

@@ -15,7 +15,7 @@ pub(super) enum Importance {
 }
 
 /// Returns how much a reason matters. Published reasons contain the kind's name.
-pub(super) fn matter(reason: &str) -> Importance {
+pub(super) fn importance(reason: &str) -> Importance {
     const ENDS: [&str; 6] = [
         "InvalidSpec",
         "BackoffLimitExceeded",

@@ -50,7 +50,7 @@ const TURN: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// An event of ours that should still exist.
-struct Made {
+struct StoredEvent {
     suffix: u64,
     count: i32,
     at: Instant,
@@ -76,7 +76,10 @@ struct Folded {
 
 /// Ranks notes for a sum, which quotes the highest and, among equals, the latest.
 fn rank(note: &Note) -> (bool, Severity) {
-    (text::matter(&note.reason) == Importance::End, note.severity)
+    (
+        text::importance(&note.reason) == Importance::End,
+        note.severity,
+    )
 }
 
 pub(super) struct Worker<W> {
@@ -87,7 +90,7 @@ pub(super) struct Worker<W> {
     /// One permit for all workers: a burst of jobs needs the API server for their pods first.
     turns: Arc<Semaphore>,
     /// Keyed by the hash of object, reason and message, since the texts would take too much memory.
-    made: HashMap<u64, Made>,
+    made: HashMap<u64, StoredEvent>,
     /// Keyed by uid.
     recent: HashMap<String, Recent>,
     /// When to forget idle jobs next.
@@ -147,7 +150,7 @@ impl<W: EventWriter> Worker<W> {
                 () = timer => {
                     let now = Instant::now();
                     self.sum_up(Some(now)).await;
-                    self.forget_resting(now);
+                    self.forget_idle(now);
                 }
             }
         }
@@ -170,7 +173,7 @@ impl<W: EventWriter> Worker<W> {
             let recent = self.recent.entry(regarding.uid.clone()).or_default();
             recent.forget_before(now);
             let warns = note.severity == Severity::Warning;
-            let (places, follows) = match text::matter(&note.reason) {
+            let (places, follows) = match text::importance(&note.reason) {
                 Importance::Course if warns && recent.warned.is_none() => (WITH_A_TURN, false),
                 Importance::Course => (COURSE, true),
                 Importance::Turn => (WITH_A_TURN, false),
@@ -229,7 +232,7 @@ impl<W: EventWriter> Worker<W> {
         }
     }
 
-    fn forget_resting(&mut self, now: Instant) {
+    fn forget_idle(&mut self, now: Instant) {
         if now < self.tidy {
             return;
         }
@@ -253,7 +256,7 @@ impl<W: EventWriter> Worker<W> {
             .made
             .get(&key)
             .filter(|made| now - made.at < REMEMBERED);
-        if let Some(&Made { suffix, count, .. }) = known {
+        if let Some(&StoredEvent { suffix, count, .. }) = known {
             let count = count.saturating_add(1);
             let name = text::name(&regarding.name, suffix);
             let last = Time(Timestamp::now());
@@ -264,7 +267,7 @@ impl<W: EventWriter> Worker<W> {
                 Ok(()) => {
                     self.made.insert(
                         key,
-                        Made {
+                        StoredEvent {
                             suffix,
                             count,
                             at: now,
@@ -286,7 +289,7 @@ impl<W: EventWriter> Worker<W> {
             Ok(()) => {
                 self.remember(
                     key,
-                    Made {
+                    StoredEvent {
                         suffix,
                         count: 1,
                         at: now,
@@ -377,7 +380,7 @@ impl<W: EventWriter> Worker<W> {
         }
     }
 
-    fn remember(&mut self, key: u64, made: Made) {
+    fn remember(&mut self, key: u64, made: StoredEvent) {
         if self.made.len() >= MADE
             && let Some(oldest) = self
                 .made

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use training_api::labels;
 use training_core::{AutoscalerView, Blocked, Digest, Uid};
 
-use super::outcome::{Stopped, refuse};
+use super::outcome::{StepError, refuse};
 use super::{Executor, uid};
 use crate::caller::{Answer, Failure};
 use crate::feed::autoscaler::{SlimAutoscaler, autoscaler_view};
@@ -22,10 +22,10 @@ impl Executor {
         &self,
         job: &J,
         wanted: &HorizontalPodAutoscaler,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), StepError> {
         match self.caller.create(wanted).await {
             Ok(answer) => {
-                self.knows_autoscaler(job, wanted, &answer);
+                self.cache_autoscaler(job, wanted, &answer);
                 Ok(())
             }
             Err(Failure::Exists(message)) => {
@@ -34,7 +34,7 @@ impl Executor {
                     self.read::<HorizontalPodAutoscaler, _>(job, &name).await?;
                 let view = autoscaler_view(&seen, self.parent);
                 let known = view.as_ref().map(|v| (v.view.uid, v.view.version));
-                self.settle(
+                self.resolve_conflict(
                     uid(job),
                     view,
                     &seen.metadata,
@@ -59,7 +59,7 @@ impl Executor {
         uid: Uid,
         version: u64,
         wanted: &HorizontalPodAutoscaler,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), StepError> {
         let body = json!({
             "metadata": {
                 "uid": uid.to_string(),
@@ -74,7 +74,7 @@ impl Executor {
         let request = Build::new(url).patch(&wanted.name_any(), &params, &Patch::Merge(&body));
         match self.caller.call::<Answer>(request).await {
             Ok(answer) => {
-                self.knows_autoscaler(job, wanted, &answer);
+                self.cache_autoscaler(job, wanted, &answer);
                 Ok(())
             }
             Err(failure) => Err(refuse(failure.into_fault(), REFUSED, Blocked::Autoscaler)),
@@ -82,7 +82,7 @@ impl Executor {
     }
 
     /// Stores the written autoscaler without waiting for the watch.
-    fn knows_autoscaler<J: Resource<DynamicType = ()>>(
+    fn cache_autoscaler<J: Resource<DynamicType = ()>>(
         &self,
         job: &J,
         wanted: &HorizontalPodAutoscaler,

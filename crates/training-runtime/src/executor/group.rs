@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 use training_core::{Blocked, Group, GroupKind, GroupView, Uid};
 
-use super::outcome::{Stopped, refuse};
+use super::outcome::{StepError, refuse};
 use super::{Executor, key, uid};
 use crate::caller::Failure;
 use crate::fault::Fault;
@@ -30,23 +30,23 @@ impl Executor {
         job: &J,
         at: Address,
         wanted: &Value,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), StepError> {
         let params = self.caller.post();
         let body =
-            serde_json::to_vec(wanted).map_err(|e| Stopped::Fault(Fault::Bug(e.to_string())))?;
+            serde_json::to_vec(wanted).map_err(|e| StepError::Fault(Fault::Bug(e.to_string())))?;
         match self
             .caller
             .ask(Build::new(url(job, at)).create(&params, body))
             .await
         {
             Ok(made) => {
-                self.knows_group(job, at.0, &made);
+                self.cache_group(job, at.0, &made);
                 Ok(())
             }
             Err(Failure::Exists(message)) => {
                 let seen: Group = self.read_at(&url(job, at), &job.name_any()).await?;
                 // Adopt a group that another operator created for the job or that lost our label; the label is set next.
-                self.settle(
+                self.resolve_conflict(
                     uid(job),
                     group_view(&seen, at.0, self.parent),
                     &seen.metadata,
@@ -66,18 +66,18 @@ impl Executor {
         at: Address,
         name: &str,
         patch: &Value,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), StepError> {
         let params = self.caller.patch();
         let request = Build::new(url(job, at)).patch(name, &params, &Patch::Merge(patch));
         match self.caller.ask(request).await {
             Ok(changed) => {
-                self.knows_group(job, at.0, &changed);
+                self.cache_group(job, at.0, &changed);
                 Ok(())
             }
             Err(failure) => {
                 let fault = failure.into_fault();
                 if matches!(fault, Fault::Conflict(_) | Fault::Missing { .. }) {
-                    self.look_again(job, at).await?;
+                    self.reread(job, at).await?;
                 }
                 Err(refuse(fault, REFUSED, Blocked::GangChange))
             }
@@ -85,11 +85,11 @@ impl Executor {
     }
 
     /// Reads a group that the watch doesn't show, before a retry.
-    async fn look_again<J: Resource<DynamicType = ()>>(
+    async fn reread<J: Resource<DynamicType = ()>>(
         &self,
         job: &J,
         at: Address,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), StepError> {
         let index = self.children.groups.of_kind(at.0);
         let known = index.of(uid(job)).pop();
         let Some(known) = known.filter(|g| !is_shown(g)) else {
@@ -109,7 +109,7 @@ impl Executor {
         &self,
         job: &J,
         at: Address,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), StepError> {
         let groups = &self.children.groups;
         if let Some(view) = self.read_group(job, at).await? {
             groups.of_kind(at.0).found(view);
@@ -123,10 +123,10 @@ impl Executor {
         &self,
         job: &J,
         at: Address,
-    ) -> Result<Option<Owned<GroupView>>, Stopped> {
+    ) -> Result<Option<Owned<GroupView>>, StepError> {
         let (url, name) = (url(job, at), job.name_any());
         let seen = self.caller.find::<Group>(&url, &name);
-        let seen = seen.await.map_err(Stopped::Fault)?;
+        let seen = seen.await.map_err(StepError::Fault)?;
         let view = seen.and_then(|seen| group_view(&seen, at.0, self.parent));
         Ok(view.filter(|v| v.owner == uid(job)))
     }
@@ -137,7 +137,7 @@ impl Executor {
         at: Address,
         name: &str,
         of: Uid,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), StepError> {
         let index = self.children.groups.of_kind(at.0);
         let how = training_core::Deletion::Graceful;
         self.delete_at(super::uid(job), &url(job, at), (name, of), how, index)
@@ -145,7 +145,7 @@ impl Executor {
     }
 
     /// Stores the written group without waiting for the watch.
-    fn knows_group<J: Resource<DynamicType = ()>>(&self, job: &J, kind: GroupKind, made: &Group) {
+    fn cache_group<J: Resource<DynamicType = ()>>(&self, job: &J, kind: GroupKind, made: &Group) {
         if let Some(view) = seen_view(made, kind, self.parent) {
             let owned = Self::owned(job, uid(job), view);
             let index = self.children.groups.of_kind(kind);

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 use training_core::{Blocked, Object, ObjectKind, ObjectView, Stall, Step, Uid};
 
-use super::outcome::{Refusal, Stopped, refuse};
+use super::outcome::{Refusal, StepError, refuse};
 use super::{Executor, uid};
 use crate::caller::Failure;
 use crate::fault::{Denial, Fault};
@@ -25,7 +25,7 @@ impl Executor {
         &self,
         job: &J,
         object: &Object,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), StepError> {
         let answer = match object {
             Object::Service(service) => self.caller.create(&**service).await,
             Object::ConfigMap(config) => self.caller.create(config).await,
@@ -56,9 +56,9 @@ impl Executor {
         &self,
         job: &J,
         secret: &Object,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), StepError> {
         match self.create_object(job, secret).await {
-            Err(Stopped::Taken(_)) => Ok(()),
+            Err(StepError::Taken(_)) => Ok(()),
             made => made,
         }
     }
@@ -71,8 +71,8 @@ impl Executor {
     }
 
     /// Creates a Secret. Its data is generated on a blocking thread, so that nothing else waits, and stored nowhere else.
-    async fn create_secret(&self, secret: &Secret) -> Result<(), Stopped> {
-        let bug = |text: String| Stopped::Fault(Fault::Bug(text));
+    async fn create_secret(&self, secret: &Secret) -> Result<(), StepError> {
+        let bug = |text: String| StepError::Fault(Fault::Bug(text));
         let Some(fresh) = self.fresh_secret else {
             return Err(bug("this kind has no Secrets".to_owned()));
         };
@@ -86,7 +86,7 @@ impl Executor {
         };
         match self.caller.create(&whole).await {
             Ok(_) => Ok(()),
-            Err(Failure::Exists(_)) => Err(Stopped::Taken(
+            Err(Failure::Exists(_)) => Err(StepError::Taken(
                 secret.metadata.name.clone().unwrap_or_default(),
             )),
             Err(Failure::Fault(fault)) => Err(refuse(fault, "FailedCreateSecret", Blocked::All)),
@@ -98,7 +98,7 @@ impl Executor {
         &self,
         job: &impl Resource<DynamicType = ()>,
         object: &Object,
-    ) -> Result<(), Stopped>
+    ) -> Result<(), StepError>
     where
         K: Resource<DynamicType = ()>,
         S: Whole + DeserializeOwned,
@@ -115,7 +115,7 @@ impl Executor {
         if let Some(found) = ours.filter(|_| watched) {
             let index = self.children.objects.of_kind(found.view.kind);
             return Err(if index.found(found) {
-                Stopped::Found
+                StepError::Found
             } else {
                 super::name_freed(&name)
             });
@@ -132,7 +132,7 @@ impl Executor {
         &self,
         job: &J,
         step: &Step,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), StepError> {
         let Step::ChangeObject {
             kind,
             name,
@@ -158,7 +158,7 @@ impl Executor {
         job: &impl Resource<DynamicType = ()>,
         (name, subresource): (&str, Option<&'static str>),
         patch: &Value,
-    ) -> Result<(), Stopped>
+    ) -> Result<(), StepError>
     where
         K: Resource<DynamicType = ()>,
         S: Whole + DeserializeOwned,
@@ -193,7 +193,7 @@ impl Executor {
         kind: ObjectKind,
         name: &str,
         of: Uid,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), StepError> {
         let namespace = job.meta().namespace.as_deref();
         let url = match kind {
             ObjectKind::Service => Service::url_path(&(), namespace),
@@ -224,7 +224,7 @@ fn taken(
     object: &Object,
     job: &impl Resource<DynamicType = ()>,
     owner: Option<(&str, &str)>,
-) -> Stopped {
+) -> StepError {
     let kind = job_kind(job);
     let whose = match owner {
         Some((kind, name)) => format!("it belongs to {kind} {name}"),
@@ -235,7 +235,7 @@ fn taken(
         object.name(),
         object.kind()
     );
-    Stopped::Refused(Box::new(Refusal {
+    StepError::Refused(Box::new(Refusal {
         event: TAKEN,
         text: message.clone(),
         stall: Stall {

@@ -61,7 +61,7 @@ pub struct Refusal {
 }
 
 /// Why a step failed.
-pub(super) enum Stopped {
+pub(super) enum StepError {
     Refused(Box<Refusal>),
     Fault(Fault),
     /// A Secret with this name exists, no matter who owns it.
@@ -117,7 +117,7 @@ impl Done {
 }
 
 /// Maps a refused create to its consequence for the job.
-pub(super) fn refuse(fault: Fault, event: &'static str, blocks: Blocked) -> Stopped {
+pub(super) fn refuse(fault: Fault, event: &'static str, blocks: Blocked) -> StepError {
     let (reason, permanent) = match &fault {
         Fault::Denied { what, .. } => match what {
             Denial::Quota => ("QuotaExceeded", false),
@@ -125,7 +125,7 @@ pub(super) fn refuse(fault: Fault, event: &'static str, blocks: Blocked) -> Stop
             Denial::Rbac => ("Forbidden", false),
             Denial::Policy => ("AdmissionDenied", false),
             // The namespace controller deletes the job too, so there is nobody to notify.
-            Denial::NamespaceTerminating => return Stopped::Fault(fault),
+            Denial::NamespaceTerminating => return StepError::Fault(fault),
         },
         Fault::Rejected { .. } => match blocks {
             Blocked::All => ("InvalidSpec", true),
@@ -141,13 +141,13 @@ pub(super) fn refuse(fault: Fault, event: &'static str, blocks: Blocked) -> Stop
         | Fault::Missing { .. }
         | Fault::Deadline { .. }
         | Fault::NotLeading
-        | Fault::Bug(_) => return Stopped::Fault(fault),
+        | Fault::Bug(_) => return StepError::Fault(fault),
     };
     let message = match &fault {
         Fault::Denied { message, .. } | Fault::Rejected { message, .. } => message.clone(),
         other => other.to_string(),
     };
-    Stopped::Refused(Box::new(Refusal {
+    StepError::Refused(Box::new(Refusal {
         event,
         text: format!("Error creating: {message}"),
         stall: Stall {

@@ -137,7 +137,7 @@ where
         if let Some(at) = self.not_before.take() {
             sleep_until(at).await;
         }
-        let event = self.heard(listener).await;
+        let event = self.next_event(listener).await;
         match &event {
             Ok(Event::Init) => {
                 if let Some(listed) = self.listed {
@@ -155,7 +155,7 @@ where
             Err(error) => {
                 self.wanted.down();
                 self.not_before = self.backoff.next().map(|pause| Instant::now() + pause);
-                if lost_its_place(error) {
+                if needs_list(error) {
                     self.events = watcher(self.api.clone(), self.config.clone()).boxed();
                 }
             }
@@ -164,7 +164,7 @@ where
     }
 
     /// Waits for the next event, and reports when the watch is silent for too long and when it receives data again.
-    async fn heard(&mut self, listener: &impl Listener) -> Result<Event<K>, Error> {
+    async fn next_event(&mut self, listener: &impl Listener) -> Result<Event<K>, Error> {
         let look = (self.patience / 8).min(GRACE);
         loop {
             let event = timeout(look, self.events.next()).await;
@@ -186,7 +186,7 @@ where
 /// Returns whether events may have been missed, so that a list is needed.
 ///
 /// An unreadable event may hide any change. kube handles an expired resource version within a stream, but not when a watch starts.
-fn lost_its_place(error: &Error) -> bool {
+fn needs_list(error: &Error) -> bool {
     match error {
         Error::WatchFailed(kube::Error::SerdeError(_)) => true,
         Error::WatchStartFailed(kube::Error::Api(status)) => status.code == 410,

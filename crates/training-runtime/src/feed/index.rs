@@ -36,7 +36,7 @@ struct Inner<V> {
     /// Children created by us and not shown by the watch yet.
     unseen: HashMap<Uid, Instant>,
     /// Children that are gone according to the watch or the answer to our delete; later events about them are stale.
-    gone: Recent<Gone>,
+    gone: Recent<DeletedChild>,
     /// Children that we deleted, but that the watch has not shown as gone yet.
     asked: HashSet<Uid>,
     /// Owners that lost a child that we didn't delete. They may be gone themselves; another watch will show that.
@@ -47,7 +47,7 @@ struct Inner<V> {
 
 /// A deleted object.
 #[derive(Clone, Copy, Debug)]
-struct Gone {
+struct DeletedChild {
     /// The version at its deletion. A watch by label also loses objects that only lose the label; such an object returns at a later
     /// version, while a deleted one has none.
     version: u64,
@@ -100,7 +100,7 @@ impl<V: Child> Index<V> {
     /// Adds an object of a list.
     pub fn listed(&self, scope: &Scope, owned: Owned<V>) {
         if let Some(incoming) = self.inner.lock().incoming.get_mut(scope) {
-            place(incoming, owned);
+            store_child(incoming, owned);
         }
     }
 
@@ -125,7 +125,7 @@ impl<V: Child> Index<V> {
                 let counts = child.is_gone() || inner.unseen.contains_key(&child.uid());
                 // Keep children that we created after the list was taken, deleted ones that count, and states newer than the list.
                 if newer || listed.is_none() && counts {
-                    place(
+                    store_child(
                         &mut next,
                         Owned {
                             key: siblings.key.clone(),
@@ -137,7 +137,7 @@ impl<V: Child> Index<V> {
             }
         }
         next.retain(|_, siblings| {
-            let back = |c: &V, gone: &Gone| c.version() > gone.version;
+            let back = |c: &V, gone: &DeletedChild| c.version() > gone.version;
             let there = |c: &V| inner.gone.get(c.uid()).is_none_or(|gone| back(c, gone));
             siblings.retain(there);
             !siblings.is_empty()
@@ -175,7 +175,7 @@ impl<V: Child> Index<V> {
             .is_some_and(|k| k.get(uid).is_some());
         if !known && !inner.is_gone(uid, owned.view.version()) {
             inner.unseen.insert(uid, now);
-            place(&mut inner.owners, owned);
+            store_child(&mut inner.owners, owned);
         }
     }
 
@@ -197,7 +197,7 @@ impl<V: Child> Index<V> {
         self.created(owned.clone(), now);
         let inner = &mut *self.inner.lock();
         if !inner.is_gone(owned.view.uid(), owned.view.version()) {
-            place(&mut inner.owners, owned);
+            store_child(&mut inner.owners, owned);
         }
     }
 
@@ -309,7 +309,7 @@ impl<V: Child> Index<V> {
         kept.push(child);
         let first = (kept.len() > KEPT_PER_JOB).then(|| kept.remove(0));
         if let Some(first) = first {
-            inner.drop_gone(first);
+            inner.drop_deleted(first);
         }
         inner.show(owned);
     }
@@ -318,7 +318,7 @@ impl<V: Child> Index<V> {
     pub fn forget(&self, key: &JobKey) {
         let inner = &mut *self.inner.lock();
         for child in inner.kept.remove(key).into_iter().flatten() {
-            inner.drop_gone(child);
+            inner.drop_deleted(child);
         }
     }
 
@@ -358,13 +358,13 @@ impl<V: Child> Inner<V> {
             .iter_mut()
             .filter(|(scope, _)| scope.covers(&owned.key))
         {
-            place(incoming, owned.clone());
+            store_child(incoming, owned.clone());
         }
-        place(&mut self.owners, owned)
+        store_child(&mut self.owners, owned)
     }
 
     /// Drops a child that is gone, by its owner and its uid.
-    fn drop_gone(&mut self, (owner, uid): (Uid, Uid)) {
+    fn drop_deleted(&mut self, (owner, uid): (Uid, Uid)) {
         let siblings = self.owners.get(&owner);
         if siblings.is_some_and(|s| s.get(uid).is_some_and(Child::is_gone)) {
             remove(&mut self.owners, owner, uid);
@@ -387,16 +387,16 @@ impl<V> Inner<V> {
     fn mark_gone(&mut self, uid: Uid, version: u64, now: Instant) {
         let known = self.gone.get(uid).map_or(0, |gone| gone.version);
         let version = version.max(known);
-        self.gone.insert(uid, Gone { version }, now);
+        self.gone.insert(uid, DeletedChild { version }, now);
     }
 }
 
 /// Stores a child; returns true if a decision may depend on the change.
-fn place<V: Child>(owners: &mut HashMap<Uid, Siblings<V>>, owned: Owned<V>) -> bool {
+fn store_child<V: Child>(owners: &mut HashMap<Uid, Siblings<V>>, owned: Owned<V>) -> bool {
     let siblings = owners
         .entry(owned.owner)
         .or_insert_with(|| Siblings::new(owned.key));
-    siblings.place(owned.view)
+    siblings.store(owned.view)
 }
 
 fn remove<V: Child>(owners: &mut HashMap<Uid, Siblings<V>>, owner: Uid, uid: Uid) -> bool {

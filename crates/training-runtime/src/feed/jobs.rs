@@ -62,18 +62,18 @@ enum Kept {
     /// As text, a fraction of the decoded size.
     Text(
         Arc<str>,
-        Known,
+        JobMeta,
         #[expect(dead_code, reason = "returns the share when dropped")] Share,
     ),
     /// Not cached, because the cache is full: it is read for each reconcile. True once a read was tried.
-    Away(Known, bool),
+    Away(JobMeta, bool),
     /// Ended, and rarely read.
     Ended(Box<Ended>, Phase),
 }
 
 /// The identity, version and phase of a job, and its memory in bytes.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct JobMeta {
     identity: Identity,
     phase: Phase,
     memory: usize,
@@ -146,7 +146,7 @@ impl<J: Stored> Inner<J> {
         }
         // A job that was decoded can be encoded.
         let text = serde_json::to_string(&job).unwrap_or_default();
-        let known = Known {
+        let known = JobMeta {
             identity: Identity::of(&job),
             phase: job.phase(),
             memory: Size::of_text(text.as_bytes()).memory(),
@@ -197,7 +197,7 @@ impl<J> Inner<J> {
         all + of_namespace < PLACES
     }
 
-    fn waits_no_more(&mut self, key: &JobKey) {
+    fn stop_waiting(&mut self, key: &JobKey) {
         if let Some(waiting) = self.waiting.get_mut(&key.namespace) {
             waiting.remove(key);
             if waiting.is_empty() {
@@ -209,7 +209,7 @@ impl<J> Inner<J> {
 
 /// The result of opening a job for a reconcile.
 #[derive(Debug)]
-pub enum Found<J> {
+pub enum Opened<J> {
     /// In memory, until closed.
     Here(Arc<J>),
     /// Must be read, then lent or closed. True if this version was opened before.
@@ -366,7 +366,7 @@ impl<J: Stored> Jobs<J> {
         }
         inner.jobs.remove(key);
         inner.open.remove(key);
-        inner.waits_no_more(key);
+        inner.stop_waiting(key);
     }
 
     /// Stores the result of our own status write: the new version and status.
@@ -405,22 +405,22 @@ impl<J: Stored> Jobs<J> {
     }
 
     /// Opens a job for a reconcile. It stays in memory until closed; only a few large ones may be open at once.
-    pub fn open(&self, key: &JobKey) -> Found<J> {
+    pub fn open(&self, key: &JobKey) -> Opened<J> {
         let inner = &mut *self.inner.lock();
         let Some(kept) = inner.jobs.get(key) else {
-            return Found::Gone;
+            return Opened::Gone;
         };
         let (Kept::Text(_, known, _) | Kept::Away(known, _)) = kept else {
-            return kept.job().map_or(Found::Gone, Found::Here);
+            return kept.job().map_or(Opened::Gone, Opened::Here);
         };
         let memory = known.memory;
         if !inner.has_place(key, memory) {
             let waiting = inner.waiting.entry(Arc::clone(&key.namespace));
             let waiting = waiting.or_default();
             waiting.insert(key.clone());
-            return Found::Busy(waiting.len());
+            return Opened::Busy(waiting.len());
         }
-        inner.waits_no_more(key);
+        inner.stop_waiting(key);
         let kept = inner.jobs.get_mut(key);
         let job = kept.as_ref().and_then(|kept| kept.job());
         let open = Open {
@@ -429,9 +429,9 @@ impl<J: Stored> Jobs<J> {
         };
         inner.open.insert(key.clone(), open);
         match (job, kept) {
-            (Some(job), _) => Found::Here(job),
-            (None, Some(Kept::Away(_, tried))) => Found::Away(std::mem::replace(tried, true)),
-            (None, _) => Found::Away(false),
+            (Some(job), _) => Opened::Here(job),
+            (None, Some(Kept::Away(_, tried))) => Opened::Away(std::mem::replace(tried, true)),
+            (None, _) => Opened::Away(false),
         }
     }
 
@@ -445,7 +445,7 @@ impl<J: Stored> Jobs<J> {
             return None;
         }
         if known.version < read.version {
-            let known = Known {
+            let known = JobMeta {
                 identity: read,
                 phase: job.phase(),
                 memory: open.memory,
@@ -464,7 +464,7 @@ impl<J: Stored> Jobs<J> {
     }
 
     /// Returns the number of uncached jobs, which are read for each reconcile because the cache is full.
-    pub fn away(&self) -> usize {
+    pub fn uncached(&self) -> usize {
         let inner = self.inner.lock();
         inner.jobs.values().filter(|kept| kept.is_away()).count()
     }

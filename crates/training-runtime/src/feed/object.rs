@@ -149,7 +149,7 @@ pub trait Whole {
     /// Returns name, uid and owner.
     fn meta(&self) -> &ObjectMeta;
     /// Fills in the fields that only this kind has.
-    fn tell(&self, view: &mut ObjectView);
+    fn fill_view(&self, view: &mut ObjectView);
 }
 
 impl Whole for SlimWholeService {
@@ -157,7 +157,7 @@ impl Whole for SlimWholeService {
     fn meta(&self) -> &ObjectMeta {
         &self.metadata
     }
-    fn tell(&self, view: &mut ObjectView) {
+    fn fill_view(&self, view: &mut ObjectView) {
         let Self { spec, .. } = self;
         view.digest = Some(service_digest(
             spec.selector.as_ref(),
@@ -172,7 +172,7 @@ impl Whole for SlimConfigMap {
     fn meta(&self) -> &ObjectMeta {
         &self.metadata
     }
-    fn tell(&self, view: &mut ObjectView) {
+    fn fill_view(&self, view: &mut ObjectView) {
         view.digest = Some(config_digest(self.data.as_ref()));
         view.keys = keys(self.data.as_ref());
     }
@@ -183,7 +183,7 @@ impl Whole for SlimBatch {
     fn meta(&self) -> &ObjectMeta {
         &self.metadata
     }
-    fn tell(&self, view: &mut ObjectView) {
+    fn fill_view(&self, view: &mut ObjectView) {
         let status = &self.status;
         view.keys = keys(self.spec.template.spec.node_selector.as_ref());
         let conditions = status.conditions.iter().flatten();
@@ -235,7 +235,7 @@ pub fn object_view<K: Whole>(seen: &K, parent: Parent) -> Option<Owned<ObjectVie
         keys: Vec::new(),
         batch: None,
     };
-    seen.tell(&mut view);
+    seen.fill_view(&mut view);
     Some(Owned {
         key: JobKey::new(meta.namespace.as_deref().unwrap_or_default(), &owner.name),
         owner: Uid::parse(&owner.uid)?,

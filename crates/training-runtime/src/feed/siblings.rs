@@ -18,18 +18,18 @@ pub(super) struct Siblings<V> {
     pub(super) key: JobKey,
     children: Vec<V>,
     /// Their positions, if there are more than `FEW`.
-    found: Option<Box<Found>>,
+    found: Option<Box<Positions>>,
 }
 
 /// Positions by uid, and by the hash of the place.
 #[derive(Clone, Debug, Default)]
-struct Found {
+struct Positions {
     hasher: RandomState,
     uids: HashMap<Uid, usize>,
     places: HashMap<u64, usize>,
 }
 
-impl Found {
+impl Positions {
     fn hash(&self, child: &impl Child) -> u64 {
         let mut state = self.hasher.build_hasher();
         child.hash_slot(&mut state);
@@ -104,7 +104,7 @@ impl<V: Child> Siblings<V> {
     }
 
     /// Stores a child, unless its place holds a newer one; returns true if a decision may depend on the change.
-    pub(super) fn place(&mut self, view: V) -> bool {
+    pub(super) fn store(&mut self, view: V) -> bool {
         let Some(at) = self.taken(&view) else {
             if let Some(found) = &mut self.found {
                 found.insert(&view, self.children.len());
@@ -154,7 +154,7 @@ impl<V: Child> Siblings<V> {
     }
 
     fn find_again(&mut self) {
-        let mut found = Box::<Found>::default();
+        let mut found = Box::<Positions>::default();
         for (at, child) in self.children.iter().enumerate() {
             found.insert(child, at);
         }
@@ -183,14 +183,14 @@ mod tests {
     fn one_that_changes_its_place_is_found_in_the_new_one_alone() {
         let mut siblings = Siblings::new(JobKey::new("ns", "job"));
         for index in 0..40 {
-            siblings.place(service(u128::from(index), index, 1));
+            siblings.store(service(u128::from(index), index, 1));
         }
-        siblings.place(service(7, 100, 2));
+        siblings.store(service(7, 100, 2));
         assert!(
-            siblings.place(service(1_007, 7, 3)),
+            siblings.store(service(1_007, 7, 3)),
             "the old place is free"
         );
-        siblings.place(service(1_100, 100, 4));
+        siblings.store(service(1_100, 100, 4));
         assert_eq!((siblings.len(), siblings.get(Uid(7))), (41, None));
     }
 
@@ -213,7 +213,7 @@ mod tests {
                     Some(_) => {}
                     None => model.push(view.clone()),
                 }
-                siblings.place(view);
+                siblings.store(view);
             }
             prop_assert_eq!(siblings.len(), model.len());
             for child in &model {

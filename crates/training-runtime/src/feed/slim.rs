@@ -137,7 +137,7 @@ pub fn batch_pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Optio
     let view = BatchPod {
         name: meta.name.as_deref()?.into(),
         batch,
-        said: trouble::said_at_the_end(pod),
+        said: trouble::termination_message(pod),
         forged: of_batch && !is_generated(meta.name.as_deref()?, &owner.name),
         pod: view_of(pod, child, parent, roles),
     };

@@ -87,7 +87,7 @@ impl<S: LeaseStore> Election<S> {
         let attempt = self.try_renew();
         match tokio::time::timeout_at(deadline, attempt).await {
             Ok(Ok(())) => {
-                self.said(None);
+                self.log_fault(None);
                 return self.config.retry_period;
             }
             Ok(Err(Fault::NotLeading)) => {
@@ -95,7 +95,7 @@ impl<S: LeaseStore> Election<S> {
                 self.lose();
                 return self.standby_pause();
             }
-            Ok(Err(fault)) => self.said(Some(&fault)),
+            Ok(Err(fault)) => self.log_fault(Some(&fault)),
             Err(_) => {}
         }
         if Instant::now() >= deadline {
@@ -137,12 +137,12 @@ impl<S: LeaseStore> Election<S> {
     async fn stand_by(&mut self) -> Duration {
         match self.try_take().await {
             Ok(()) => {
-                self.said(None);
+                self.log_fault(None);
                 tracing::info!(holder = %self.config.holder, "leading");
                 return self.config.retry_period;
             }
-            Err(Fault::NotLeading | Fault::Conflict(_)) => self.said(None),
-            Err(fault) => self.said(Some(&fault)),
+            Err(Fault::NotLeading | Fault::Conflict(_)) => self.log_fault(None),
+            Err(fault) => self.log_fault(Some(&fault)),
         }
         self.standby_pause()
     }
@@ -281,7 +281,7 @@ impl<S: LeaseStore> Election<S> {
             .half(self.config.retry_period.min(STANDBY_PERIOD))
     }
 
-    fn said(&mut self, fault: Option<&Fault>) {
+    fn log_fault(&mut self, fault: Option<&Fault>) {
         let kind = fault.map(|fault| match fault {
             Fault::Missing {
                 what: Absent::Namespace,

@@ -59,7 +59,7 @@ impl WatchTimes {
     }
 
     /// Records that a watch received data, even just a bookmark or its end.
-    pub fn heard(&self, path: &str) {
+    pub fn received(&self, path: &str) {
         if let Some(watch) = self.0.lock().get_mut(path) {
             watch.heard = Instant::now();
         }
@@ -69,7 +69,7 @@ impl WatchTimes {
 impl Wanted {
     /// Records that its list is complete.
     pub fn complete(&self) {
-        self.times.heard(&self.path);
+        self.times.received(&self.path);
     }
 
     /// Records that the watch broke; its age goes on counting.
@@ -148,7 +148,7 @@ mod tests {
         times.opened("/b/pods");
         shows("trainyard_watch_up{watch=\"pods\",namespace=\"b\"} 1");
         tokio::time::advance(Duration::from_secs(7)).await;
-        times.heard("/a/pods");
+        times.received("/a/pods");
         assert_eq!((a.age(), b.age()), (Duration::ZERO, Duration::from_secs(7)));
         shows("trainyard_watch_age_seconds{watch=\"pods\",namespace=\"a\"} 0");
         shows("trainyard_watch_age_seconds{watch=\"pods\",namespace=\"b\"} 7");
@@ -176,7 +176,7 @@ mod tests {
         times.opened("/v2/jobs");
         shows("trainyard_watch_up{watch=\"jobs\"} 1");
         tokio::time::advance(Duration::from_secs(7)).await;
-        times.heard("/v1/jobs");
+        times.received("/v1/jobs");
         shows("trainyard_watch_age_seconds{watch=\"jobs\"} 7");
     }
 }

@@ -65,7 +65,7 @@ impl<F: Lifecycle> TrainingPlanner<F> {
 
     /// Asks for the kinds of groups that a job has or may have. They are watched from then on, and the job is requeued once more is
     /// known of them.
-    fn ask_for_groups(&self, key: &JobKey, job: &F::Job) {
+    fn watch_groups_of(&self, key: &JobKey, job: &F::Job) {
         if is_managed_elsewhere::<F>(job) {
             return;
         }
@@ -140,7 +140,7 @@ impl<F: Lifecycle> Planner for TrainingPlanner<F> {
 
     fn observe(&self, subject: Subject<'_, F::Job>, past: Past) -> Observed {
         let Subject { key, uid, object } = subject;
-        self.ask_for_groups(key, object);
+        self.watch_groups_of(key, object);
         let children = self.executor.children();
         let groups = &children.groups;
         let mut seen = Observed {

@@ -53,7 +53,8 @@ const OF_TF: &[&str] =
     table!(in "tf-operator": "cluster_spec", "ends", "every_kind", "lives", "masters");
 const OF_XGBOOST: &[&str] =
     table!(in "xgboost-operator": "rendezvous", "every_kind", "lives", "masters");
-const OF_MPI: &[&str] = table!(in "mpi-operator": "lifecycle", "gang", "golden", "launcher", "setup");
+const OF_MPI: &[&str] =
+    table!(in "mpi-operator": "lifecycle", "gang", "golden", "launcher", "setup");
 const OF_HOSTS: &[&str] = &[
     "-p",
     "mpi-operator",
@@ -166,7 +167,7 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "a deleted object comes back with a stale event",
         file: "crates/training-runtime/src/feed/index.rs",
-        from: "self.gone.insert(uid, Gone { version }, now);",
+        from: "self.gone.insert(uid, DeletedChild { version }, now);",
         to: "",
         tests: RUNTIME,
     },
@@ -469,8 +470,8 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "MPIJob: a launcher that was never suspended continues",
         file: MPI,
-        from: "if resumes && look.still_launches() {",
-        to: "if resumes && look.still_launches() && false {",
+        from: "if resumes && reconcile.still_launches() {",
+        to: "if resumes && reconcile.still_launches() && false {",
         tests: OF_MPI,
     },
     Mutation {

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use training_core::Uid;
-use training_runtime::caller::{Asked, Caller, Deleted, Failure, encode};
+use training_runtime::caller::{BuiltRequest, Caller, Deleted, Failure, encode};
 use training_runtime::executor::{WINDOW, run_steps};
 use training_runtime::fault::{Absent, Denial, Fault};
 use training_runtime::feed::child::Child;
@@ -247,7 +247,7 @@ impl StepRunner<'_> {
     }
 
     /// Sends a request. For Services it reads the address, for other kinds only metadata.
-    async fn answer(&self, kind: Kind, request: Asked) -> Result<Any, Failure> {
+    async fn answer(&self, kind: Kind, request: BuiltRequest) -> Result<Any, Failure> {
         if kind == Kind::Service {
             self.caller.ask(request).await
         } else {

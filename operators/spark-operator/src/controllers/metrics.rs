@@ -344,7 +344,7 @@ impl Inner {
     }
 
     /// Encodes one metric with all its series.
-    fn tell(
+    fn encode_metric(
         &self,
         encoder: &mut DescriptorEncoder<'_>,
         (name, help, kind): (&str, &str, MetricType),
@@ -384,17 +384,17 @@ impl Collector for SparkMetrics {
         for (name, help) in COUNTERS {
             let series = Inner::of(&counts.counters, name);
             self.0
-                .tell(&mut encoder, (name, help, unknown()), &series)?;
+                .encode_metric(&mut encoder, (name, help, unknown()), &series)?;
         }
         for (name, help) in TIMES {
             let series = Inner::of(&counts.counters, name);
             let sum = format!("{name}_sum");
             self.0
-                .tell(&mut encoder, (&sum, help, unknown()), &series)?;
+                .encode_metric(&mut encoder, (&sum, help, unknown()), &series)?;
             let count = format!("{name}_count");
             let number: Vec<(&Values, f64)> = Inner::of(&counts.times, name);
             self.0
-                .tell(&mut encoder, (&count, help, unknown()), &number)?;
+                .encode_metric(&mut encoder, (&count, help, unknown()), &number)?;
         }
         for ((name, help), bounds) in HISTOGRAMS.into_iter().zip([&naming.submit, &naming.start]) {
             let mine = counts.buckets.iter().filter(|((of, _), _)| *of == name);
@@ -434,7 +434,7 @@ impl Collector for SparkMetrics {
             }
             let series: Vec<(&Values, f64)> = sums.into_iter().collect();
             self.0
-                .tell(&mut encoder, (name, help, MetricType::Gauge), &series)?;
+                .encode_metric(&mut encoder, (name, help, MetricType::Gauge), &series)?;
         }
         Ok(())
     }

@@ -28,7 +28,7 @@ use crate::api::{
     ScheduledSparkApplication, ScheduledSparkApplicationStatus, SparkApplication, State,
 };
 use crate::label;
-use crate::schedule::{Around, Precision, Run, plan, run};
+use crate::schedule::{Precision, Run, ScheduleInput, plan, run};
 
 impl Stored for ScheduledSparkApplication {
     type Status = ScheduledSparkApplicationStatus;
@@ -90,13 +90,13 @@ struct SlimState {
 
 /// A cached run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct CachedRun {
     uid: Uid,
     terminating: bool,
     run: Run,
 }
 
-impl CachedChild for Kept {
+impl CachedChild for CachedRun {
     fn uid(&self) -> Uid {
         self.uid
     }
@@ -108,7 +108,7 @@ impl CachedChild for Kept {
     }
 }
 
-fn kept(app: &SlimApp) -> Option<Owned<Versioned<Kept>>> {
+fn cached_run(app: &SlimApp) -> Option<Owned<Versioned<CachedRun>>> {
     let meta = &app.metadata;
     let is_it = |o: &&OwnerReference| {
         (o.api_version.as_str(), o.kind.as_str())
@@ -116,7 +116,7 @@ fn kept(app: &SlimApp) -> Option<Owned<Versioned<Kept>>> {
     };
     let owner = meta.owner_references.iter().flatten().find(is_it)?;
     let created = meta.creation_timestamp.as_ref();
-    let view = Kept {
+    let view = CachedRun {
         uid: Uid::of(meta)?,
         terminating: meta.deletion_timestamp.is_some(),
         run: Run {
@@ -129,7 +129,7 @@ fn kept(app: &SlimApp) -> Option<Owned<Versioned<Kept>>> {
 }
 
 /// The applications of schedules.
-pub type Runs = Index<Versioned<Kept>>;
+pub type Runs = Index<Versioned<CachedRun>>;
 
 /// Watches the applications of schedules. Never returns.
 pub async fn watch_runs(
@@ -139,7 +139,7 @@ pub async fn watch_runs(
     synced: watch::Sender<bool>,
 ) {
     let place = (source, scope, label::SCHEDULED_APP_NAME.to_owned());
-    feed::watch("runs", place, runs, kept, listener, synced).await;
+    feed::watch("runs", place, runs, cached_run, listener, synced).await;
 }
 
 /// The planner of schedules.
@@ -208,7 +208,7 @@ impl Schedules {
         match self.caller.ask::<SlimApp>(request).await {
             Ok(created) => {
                 // The next scheduled time may come before the watch reports it.
-                if let Some(owned) = kept(&created) {
+                if let Some(owned) = cached_run(&created) {
                     self.runs.created(owned, Instant::now());
                 }
                 Ok(())
@@ -216,8 +216,8 @@ impl Schedules {
             Err(Failure::Exists(message)) => {
                 let existing = self.caller.find::<SlimApp>(url, name).await?;
                 // The same run, created before the status could say so.
-                let ours = |run: Owned<Versioned<Kept>>| run.owner == subject.uid;
-                if existing.as_ref().and_then(kept).is_some_and(ours) {
+                let ours = |run: Owned<Versioned<CachedRun>>| run.owner == subject.uid;
+                if existing.as_ref().and_then(cached_run).is_some_and(ours) {
                     return Ok(());
                 }
                 let text = format!("{message}, and it is not of this schedule");
@@ -242,22 +242,22 @@ fn refused(step: &Step, fault: &Fault) -> Option<Note> {
 }
 
 /// The deletions of runs of these names that are not terminating yet.
-fn deletions<'a>(runs: &'a [Kept], names: &'a [String]) -> impl Iterator<Item = Step> + 'a {
-    let mine = |kept: &&Kept| !kept.terminating && names.contains(&kept.run.name);
-    runs.iter().filter(mine).map(|kept| Step::Delete {
-        name: kept.run.name.clone(),
-        uid: kept.uid,
+fn deletions<'a>(runs: &'a [CachedRun], names: &'a [String]) -> impl Iterator<Item = Step> + 'a {
+    let mine = |run: &&CachedRun| !run.terminating && names.contains(&run.run.name);
+    runs.iter().filter(mine).map(|run| Step::Delete {
+        name: run.run.name.clone(),
+        uid: run.uid,
     })
 }
 
 impl Planner for Schedules {
     type Object = ScheduledSparkApplication;
-    type Observed = Vec<Kept>;
+    type Observed = Vec<CachedRun>;
     type Step = Step;
 
     const CACHES: [&'static str; 3] = ["schedules", "schedules_not_cached", "schedules_waiting"];
 
-    fn observe(&self, subject: Subject<'_, ScheduledSparkApplication>, _: Past) -> Vec<Kept> {
+    fn observe(&self, subject: Subject<'_, ScheduledSparkApplication>, _: Past) -> Vec<CachedRun> {
         let runs = self.runs.of(subject.uid).into_iter();
         runs.map(|run| run.view).collect()
     }
@@ -265,16 +265,16 @@ impl Planner for Schedules {
     fn plan(
         &self,
         schedule: &ScheduledSparkApplication,
-        observed: &Vec<Kept>,
+        observed: &Vec<CachedRun>,
         now: Timestamp,
     ) -> PlanOf<Self> {
-        let runs: Vec<Run> = observed.iter().map(|kept| kept.run.clone()).collect();
-        let around = Around {
+        let runs: Vec<Run> = observed.iter().map(|run| run.run.clone()).collect();
+        let input = ScheduleInput {
             now,
             local: &self.local,
             precision: self.precision,
         };
-        let decided = plan(schedule, &runs, around);
+        let decided = plan(schedule, &runs, input);
         let old = schedule.status.clone().unwrap_or_default();
         let value = |status| serde_json::to_value(status).unwrap_or_default();
         let patch = merge_patch(&value(&old), &value(&decided.status));

@@ -266,7 +266,7 @@ impl Draft<'_> {
                 self.record_event(of("SparkApplicationPendingRerun", "is pending rerun"));
             }
             State::Suspending => {
-                self.record_event(of("SparkApplicationSuspending", "is suspending"))
+                self.record_event(of("SparkApplicationSuspending", "is suspending"));
             }
             State::Suspended => self.record_event(of("SparkApplicationSuspended", "is suspended")),
             State::Resuming => {

@@ -131,7 +131,7 @@ struct Terminated {
     message: String,
 }
 
-/// WaitingState reasons that every container has briefly.
+/// Waiting reasons that every container has briefly.
 const BRIEF: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
 /// The reason for a pod that has a node but no volumes or no network. Container statuses don't distinguish that from an ordinary

@@ -47,7 +47,7 @@ pub struct PodGroup {
 
 /// The additions of a batch scheduler to an application.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Marks {
+pub struct SchedulerSettings {
     /// The batch scheduler, if the operator supports it.
     pub name: Option<String>,
     /// The pods' scheduler name. Set even if batch schedulers are off, as published.
@@ -57,7 +57,7 @@ pub struct Marks {
     properties: Properties,
 }
 
-impl Marks {
+impl SchedulerSettings {
     /// Adds the scheduler's labels and annotations to the properties.
     pub fn apply(&self, properties: &mut Properties) {
         properties.extend(self.properties.clone());
@@ -75,23 +75,23 @@ const ROLES: [Role; 2] = [Role::Driver, Role::Executor];
 ///
 /// # Errors
 /// If the operator doesn't support it, or a request of its pods is not a valid quantity.
-pub fn marks(cx: &Cx<'_>, properties: &Properties) -> Result<Marks, Refusal> {
+pub fn marks(cx: &Cx<'_>, properties: &Properties) -> Result<SchedulerSettings, Refusal> {
     let settings = &cx.inputs.settings.batch;
     let own = cx.spec.batch_scheduler.as_deref().filter(|n| !n.is_empty());
     let default = Some(settings.default.as_str()).filter(|n| !n.is_empty());
     if !settings.enabled.is_on() {
-        return Ok(Marks {
+        return Ok(SchedulerSettings {
             scheduler_name: own.map(str::to_owned),
-            ..Marks::default()
+            ..SchedulerSettings::default()
         });
     }
     let Some(name) = own.or(default) else {
-        return Ok(Marks::default());
+        return Ok(SchedulerSettings::default());
     };
-    let mut out = Marks {
+    let mut out = SchedulerSettings {
         name: Some(name.to_owned()),
         scheduler_name: Some(name.to_owned()),
-        ..Marks::default()
+        ..SchedulerSettings::default()
     };
     match name {
         "volcano" => volcano(cx, properties, &mut out)?,
@@ -135,7 +135,11 @@ fn group_object(cx: &Cx<'_>, api_version: &str, name: String, spec: Value) -> Po
     }
 }
 
-fn volcano(cx: &Cx<'_>, properties: &Properties, out: &mut Marks) -> Result<(), SpecError> {
+fn volcano(
+    cx: &Cx<'_>,
+    properties: &Properties,
+    out: &mut SchedulerSettings,
+) -> Result<(), SpecError> {
     // Whoever names a group has created one.
     let has_group = |role: Role| cx.spec.role(role).annotations.contains_key(VOLCANO_GROUP);
     if ROLES.into_iter().any(has_group) {
@@ -186,7 +190,11 @@ struct TaskGroup<'a> {
     labels: &'a BTreeMap<String, String>,
 }
 
-fn yunikorn(cx: &Cx<'_>, properties: &Properties, out: &mut Marks) -> Result<(), SpecError> {
+fn yunikorn(
+    cx: &Cx<'_>,
+    properties: &Properties,
+    out: &mut SchedulerSettings,
+) -> Result<(), SpecError> {
     let count = executors(cx, properties);
     let mut groups = Vec::new();
     for (role, name, members) in [

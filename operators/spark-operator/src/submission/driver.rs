@@ -60,7 +60,7 @@ pub fn pod(cx: &Cx<'_>, parts: &Parts<'_>, notes: &mut Vec<Note>) -> Result<Pod,
         (key, value)
     }));
     placement(properties, &mut spec);
-    settle(cx, parts, &mut container)?;
+    apply_settings(cx, parts, &mut container)?;
     mounts(cx, parts, &mut spec, &mut container);
     escalation(cx, properties, &mut container);
     overlay::apply(
@@ -140,7 +140,11 @@ fn placement(properties: &Properties, spec: &mut PodSpec) {
 }
 
 /// Applies Spark's container settings.
-fn settle(cx: &Cx<'_>, parts: &Parts<'_>, container: &mut Container) -> Result<(), SpecError> {
+fn apply_settings(
+    cx: &Cx<'_>,
+    parts: &Parts<'_>,
+    container: &mut Container,
+) -> Result<(), SpecError> {
     let properties = parts.properties;
     let own = properties.get("spark.kubernetes.driver.container.image");
     let shared = properties.get("spark.kubernetes.container.image");

@@ -188,7 +188,7 @@ pub fn ui_service(cx: &Cx<'_>, target: i32) -> Option<Service> {
     ))
 }
 
-struct Door<'a> {
+struct Exposure<'a> {
     name: String,
     url: &'a Url,
     service: String,
@@ -197,35 +197,35 @@ struct Door<'a> {
     tls: &'a [IngressTLS],
 }
 
-fn ingress(cx: &Cx<'_>, door: Door<'_>) -> Ingress {
+fn ingress(cx: &Cx<'_>, exposure: Exposure<'_>) -> Ingress {
     let web = &cx.inputs.settings.web;
-    let own = door.annotations;
+    let own = exposure.annotations;
     let mut annotations = if own.is_empty() {
         &web.annotations
     } else {
         own
     }
     .clone();
-    let tls = if door.tls.is_empty() {
+    let tls = if exposure.tls.is_empty() {
         &web.tls
     } else {
-        door.tls
+        exposure.tls
     };
-    let path = match door.url.sub_path() {
+    let path = match exposure.url.sub_path() {
         Some(path) => {
             annotations.insert(REWRITE.to_owned(), "/$2".to_owned());
             format!("{path}(/|$)(.*)")
         }
-        None => door.url.path.clone(),
+        None => exposure.url.path.clone(),
     };
-    let mut metadata = object::metadata(cx, door.name);
+    let mut metadata = object::metadata(cx, exposure.name);
     metadata.annotations = some(&annotations);
     let class = Some(web.ingress_class.clone()).filter(|c| !c.is_empty());
     let backend = IngressBackend {
         service: Some(IngressServiceBackend {
-            name: door.service,
+            name: exposure.service,
             port: Some(ServiceBackendPort {
-                number: Some(door.port),
+                number: Some(exposure.port),
                 name: None,
             }),
         }),
@@ -236,7 +236,7 @@ fn ingress(cx: &Cx<'_>, door: Door<'_>) -> Ingress {
         spec: Some(IngressSpec {
             ingress_class_name: class,
             rules: Some(vec![IngressRule {
-                host: Some(door.url.host.clone()).filter(|h| !h.is_empty()),
+                host: Some(exposure.url.host.clone()).filter(|h| !h.is_empty()),
                 http: Some(HTTPIngressRuleValue {
                     paths: vec![HTTPIngressPath {
                         backend,
@@ -258,7 +258,7 @@ pub fn ui_ingress(cx: &Cx<'_>, target: i32) -> Option<(Ingress, String)> {
     let options = cx.spec.spark_ui_options.clone().unwrap_or_default();
     let made = ingress(
         cx,
-        Door {
+        Exposure {
             name: names::ui_ingress(cx.name),
             url: &url,
             service: names::ui_service(cx.name),
@@ -300,10 +300,10 @@ fn driver_ingress(
         .ingress_url_format
         .as_ref()
         .filter(|f| !f.is_empty());
-    let door = format.map(|format| {
+    let exposure = format.map(|format| {
         ingress(
             cx,
-            Door {
+            Exposure {
                 name: names::driver_ingress(cx.name, port),
                 url: &Url::of(format, cx),
                 service: name,
@@ -313,5 +313,5 @@ fn driver_ingress(
             },
         )
     });
-    Some((made, door))
+    Some((made, exposure))
 }

@@ -86,7 +86,7 @@ impl World {
     }
 
     /// Executes one plan, or only its first requests; then the process is killed and loses its memory.
-    fn look(&mut self, killed_after: Option<usize>) -> bool {
+    fn reconcile(&mut self, killed_after: Option<usize>) -> bool {
         let plan = self.plan();
         self.wake = plan.requeue_at;
         let idle = plan.status.is_none() && plan.steps.is_empty();
@@ -205,7 +205,7 @@ impl World {
     /// Reconciles until nothing is left to do.
     fn settle(&mut self) {
         for _ in 0..30 {
-            if self.look(None) || self.deleted {
+            if self.reconcile(None) || self.deleted {
                 return;
             }
         }
@@ -823,7 +823,7 @@ fn a_pod_of_somebody_else_in_the_driver_s_place_is_told_once_and_waited_for() {
 #[test]
 fn a_driver_that_goes_before_it_was_recorded_was_submitted() {
     let mut world = World::new(&[on_failure(1)]);
-    world.look(Some(usize::MAX));
+    world.reconcile(Some(usize::MAX));
     world.driver().terminating = true;
     world.settle();
     assert_eq!(world.state(), State::Submitted);
@@ -870,11 +870,11 @@ fn where_executors_run_can_be_edited_without_a_new_run() {
         );
         world.app["metadata"]["generation"] = json!(2 + nth);
         match nth {
-            1 => _ = world.look(Some(1)),
-            2 => _ = world.look(Some(2)),
+            1 => _ = world.reconcile(Some(1)),
+            2 => _ = world.reconcile(Some(2)),
             _ => world.refuses_changes = true,
         }
-        world.look(None);
+        world.reconcile(None);
         world.settle();
         assert!(world.changed.last().unwrap().contains(priority), "{nth}");
         assert_eq!(world.status()["observedGeneration"], 2 + nth);
@@ -889,7 +889,7 @@ fn where_executors_run_can_be_edited_without_a_new_run() {
         json!("high"),
     );
     world.app["metadata"]["generation"] = json!(6);
-    world.look(Some(2));
+    world.reconcile(Some(2));
     assert!(world.changed.last().unwrap().contains("high"));
     assert_eq!(world.status()["observedGeneration"], 5);
     world.app["spec"] = spec;
@@ -951,7 +951,7 @@ fn a_driver_whose_record_is_missing_stays_when_only_its_executors_are_to_go_else
     // Creates the next driver without recording it.
     for _ in 0..10 {
         if world.drivers.len() < 2 {
-            world.look(None);
+            world.reconcile(None);
         }
     }
     let (state, made) = (world.state(), world.drivers.len());
@@ -988,10 +988,10 @@ fn i_05_an_application_that_is_being_deleted_takes_its_run_along() {
     let mut world = running(&[]);
     world.executor("exec-1", PodPhase::Running);
     world.app["metadata"]["deletionTimestamp"] = json!("2026-05-28T20:26:40Z");
-    world.look(None);
+    world.reconcile(None);
     assert!(world.driver().terminating && !world.seen.executors[0].terminating);
     world.seen.drivers.clear();
-    world.look(None);
+    world.reconcile(None);
     assert!(world.seen.executors[0].terminating);
     assert_eq!(world.seen.objects, []);
     assert_eq!(world.plan(), Plan::default());
@@ -1095,7 +1095,7 @@ fn an_application_is_suspended_when_nothing_of_its_run_is_left() {
         next == Some(&State::Suspended)
     };
     while !entered(&world.plan()) {
-        assert!(!world.look(None), "{:?}", world.states);
+        assert!(!world.reconcile(None), "{:?}", world.states);
     }
     assert_eq!(world.seen.objects, [], "the state is stored before steps");
 }
@@ -1338,12 +1338,12 @@ fn the_web_ui_of_a_driver_that_ends_right_after_its_creation_is_recorded() {
     let mut world = World::new(&[]);
     let creates = world.plan().steps.len();
     // The process is killed before it creates the Service of the web UI.
-    world.look(Some(creates));
-    world.look(None);
+    world.reconcile(Some(creates));
+    world.reconcile(None);
     assert_eq!(world.state(), State::Submitted);
     let service = |world: &World| world.status()["driverInfo"]["webUIServiceName"].clone();
     world.driver().phase = PodPhase::Running;
-    world.look(None);
+    world.reconcile(None);
     assert_eq!(
         service(&world),
         Value::Null,
@@ -1392,11 +1392,11 @@ fn a_driver_waits_for_its_network_policy() {
 fn b_176_a_driver_whose_record_was_lost_is_taken_for_what_was_submitted() {
     let mut world = World::new(&[]);
     // The whole submission is created; the process is killed before it writes the status; then the spec is edited.
-    world.look(Some(usize::MAX));
+    world.reconcile(Some(usize::MAX));
     let made = world.driver().submission_id.clone();
     world.app["spec"]["arguments"] = json!(["5"]);
     world.app["metadata"]["generation"] = json!(2);
-    world.look(None);
+    world.reconcile(None);
     assert_eq!(world.status()["submissionID"], json!(made));
     assert_eq!(world.drivers.len(), 1);
     // The driver's own record reveals the edit.
@@ -1844,7 +1844,7 @@ fn a_former_driver_goes_also_where_the_next_one_is_to_have_another_name() {
         .checked_add(SignedDuration::from_secs(10))
         .unwrap();
     while world.state() != State::PendingRerun {
-        world.look(None);
+        world.reconcile(None);
     }
     world.edit("driver/podName", json!("mine"));
     assert!(world.driver().terminating);

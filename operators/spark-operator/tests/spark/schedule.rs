@@ -5,7 +5,7 @@ use k8s_openapi::jiff::Timestamp;
 use k8s_openapi::jiff::tz::TimeZone;
 use serde_json::{Value, json};
 use spark_operator::api::{ScheduleState, ScheduledSparkApplication, State};
-use spark_operator::schedule::{Around, Plan, Precision, Run, plan, run, run_name};
+use spark_operator::schedule::{Plan, Precision, Run, ScheduleInput, plan, run, run_name};
 
 fn at(text: &str) -> Timestamp {
     text.parse().unwrap()
@@ -28,12 +28,12 @@ fn scheduled(fields: &[(&str, Value)], status: &Value) -> ScheduledSparkApplicat
 }
 
 fn reconcile(schedule: &ScheduledSparkApplication, runs: &[Run], now: &str) -> Plan {
-    let around = Around {
+    let input = ScheduleInput {
         now: at(now),
         local: &TimeZone::UTC,
         precision: Precision::Seconds,
     };
-    plan(schedule, runs, around)
+    plan(schedule, runs, input)
 }
 
 /// A schedule whose next run is due at noon.

@@ -140,12 +140,12 @@ pub trait GangProvider: Send + Sync {
     }
 
     /// Returns true if the job's start waits for the scheduler: no pods and no start time before it admits the group.
-    fn holds_back(&self) -> bool {
+    fn blocks_start(&self) -> bool {
         false
     }
 
     /// Explains why these pods can never be scheduled together.
-    fn objection(&self, _gang: &Gang<'_>) -> Option<String> {
+    fn unschedulable_reason(&self, _gang: &Gang<'_>) -> Option<String> {
         None
     }
 

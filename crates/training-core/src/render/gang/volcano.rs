@@ -82,7 +82,7 @@ impl GangProvider for Volcano {
         }
     }
 
-    fn holds_back(&self) -> bool {
+    fn blocks_start(&self) -> bool {
         true
     }
 

@@ -16,7 +16,7 @@ pub(super) fn of(pod: &SlimPod, phase: PodPhase, main: &str) -> Option<Box<Troub
         PodPhase::Succeeded => None,
         PodPhase::Pending | PodPhase::Running | PodPhase::Unknown => waiting(pod, main)
             .or_else(|| lost(pod, phase))
-            .or_else(|| unplaced(pod))
+            .or_else(|| unscheduled(pod))
             .or_else(|| restarted(pod, main)),
     };
     let gone_by = pod.metadata.deletion_timestamp.as_ref().map(|t| t.0);
@@ -46,7 +46,7 @@ fn running_since(pod: &SlimPod, main: &str) -> Option<Timestamp> {
 const OURS: &str = "trainyard-";
 
 /// Returns the termination message of an init container of ours that succeeded.
-pub(super) fn said_at_the_end(pod: &SlimPod) -> Option<Box<str>> {
+pub(super) fn termination_message(pod: &SlimPod) -> Option<Box<str>> {
     let init = pod.status.init_container_statuses.iter().flatten();
     let ours = init.filter(|c| c.name.as_deref().is_some_and(|name| name.starts_with(OURS)));
     let mut ended = ours.filter_map(SlimContainer::terminated);
@@ -156,7 +156,7 @@ fn waiting(pod: &SlimPod, main: &str) -> Option<Trouble> {
             Some(ended) => of_ended(container, init, ended),
             None => Trouble {
                 reason: clean(word, 64),
-                message: clean(said(cause, waiting.message.as_deref()), SAID),
+                message: clean(stable_message(cause, waiting.message.as_deref()), SAID),
                 container: clean(container.name(), 64),
                 init,
                 ..Trouble::default()
@@ -168,7 +168,7 @@ fn waiting(pod: &SlimPod, main: &str) -> Option<Trouble> {
 }
 
 /// Returns the part of a kubelet's message that stays the same for each attempt.
-fn said(cause: Cause, message: Option<&str>) -> &str {
+fn stable_message(cause: Cause, message: Option<&str>) -> &str {
     let message = message.unwrap_or_default().trim();
     match cause {
         // `Back-off pulling image "x": ErrImagePull: why`: keep the error, which is also the message of the attempt itself.
@@ -205,7 +205,7 @@ fn lost(pod: &SlimPod, phase: PodPhase) -> Option<Trouble> {
 }
 
 /// Returns a pod without a node, with the scheduler's reason.
-fn unplaced(pod: &SlimPod) -> Option<Trouble> {
+fn unscheduled(pod: &SlimPod) -> Option<Trouble> {
     let scheduled = condition(pod, "PodScheduled").filter(|c| c.is_false())?;
     let word = scheduled.reason.as_deref().unwrap_or_default();
     let cause = match word {
@@ -587,7 +587,7 @@ mod tests {
         let ended = json!({"terminated": {"exitCode": 0, "message": "host ".repeat(200)}});
         let init = json!([{"name": "trainyard-wait-for-hosts", "state": ended}]);
         let pod = json!({"metadata": {}, "status": {"initContainerStatuses": init}});
-        let said = said_at_the_end(&serde_json::from_value(pod).unwrap()).unwrap();
+        let said = termination_message(&serde_json::from_value(pod).unwrap()).unwrap();
         assert!(said.len() <= SAID && said.ends_with("host…"), "{said}");
     }
 
