@@ -46,7 +46,10 @@ const WATCH_LIMIT: Duration = Duration::from_secs(295);
 ///
 /// Every duration is an argument, so that tests can scale time. Durations are written as Go writes
 /// them: `500ms`, `15s`, `1m30s`, `1h`.
+///
+/// A repeated flag has its last value, as with Go's flags.
 #[derive(Args, Clone, Debug)]
+#[command(args_override_self = true)]
 pub struct RuntimeArgs {
     /// Path of a kubeconfig file. Without it: KUBECONFIG, then ~/.kube/config, then the pod's service account
     #[arg(long, env = "TRAINYARD_KUBECONFIG", value_name = "FILE")]

@@ -16,7 +16,6 @@ use crate::training::Training;
 
 /// The arguments of an operator: the common ones and those of its framework.
 #[derive(Parser, Debug)]
-#[command(args_override_self = true)]
 pub struct Cli<A: Args> {
     /// The arguments of operators whose jobs consist of replicas.
     #[command(flatten)]

@@ -22,8 +22,7 @@ const JOBS: &str = "MPIJobs";
     name = "mpi-operator",
     version,
     about,
-    args_conflicts_with_subcommands = true,
-    args_override_self = true
+    args_conflicts_with_subcommands = true
 )]
 pub struct Cli {
     /// A command other than running the operator.

@@ -18,8 +18,7 @@ const INIT: &str = "Init container of workers";
     name = "pytorch-operator",
     version,
     about,
-    args_conflicts_with_subcommands = true,
-    args_override_self = true
+    args_conflicts_with_subcommands = true
 )]
 pub struct Cli {
     /// A subcommand to run instead of the operator.

@@ -27,7 +27,7 @@ const SCHEDULERS: [&str; 2] = ["volcano", "yunikorn"];
 
 /// Runs `SparkApplications` and `ScheduledSparkApplications` (sparkoperator.k8s.io/v1beta2)
 #[derive(Parser, Debug)]
-#[command(name = Spark::NAME, version, about, args_override_self = true)]
+#[command(name = Spark::NAME, version, about)]
 #[expect(clippy::struct_excessive_bools, reason = "flags are what they are")]
 pub struct Cli {
     /// The flags common to all operators.
