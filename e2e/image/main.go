@@ -27,6 +27,8 @@ const usage = `usage:
       print a hash over all workload images (--heavy: without example files)
   trainyard-image workloads --cache DIR [--examples DIR] [NAME...]
       build what is missing; print one line for each image: the archive's path
+  trainyard-image layers --cache DIR [--examples DIR] [NAME...]
+      build what is missing, without archives
   trainyard-image stream --cache DIR [--examples DIR] [--have FILE] [NAME...]
       build what is missing; write one OCI layout with the images to standard
       output for "ctr images import -", each layer once and without those whose
@@ -94,7 +96,7 @@ func run(ctx context.Context, args []string) error {
 	switch args[0] {
 	case "key":
 		return keyCommand(args[1:])
-	case "workloads", "stream", "run":
+	case "workloads", "layers", "stream", "run":
 		return workloadsCommand(ctx, args[0], args[1:])
 	case "operator":
 		return operatorCommand(args[1:])
@@ -203,6 +205,8 @@ func workloadsCommand(ctx context.Context, name string, args []string) error {
 		return err
 	}
 	switch name {
+	case "layers":
+		return nil
 	case "stream":
 		var images []Image
 		for _, p := range ps {

@@ -85,12 +85,12 @@ fn application(job: &Job, now: Timestamp) -> Vec<String> {
     let status = app.status.clone().unwrap_or_default();
     let spec = defaults::apply(&app.spec, &BTreeMap::new());
     let policy = spec.restart_policy.clone().unwrap_or_default();
-    let again = match &status.application_state.state {
-        AppState::Failing => retry::run(&policy, &status),
+    let retry = match &status.application_state.state {
+        AppState::Failing => retry::after_run(&policy, &status),
         AppState::New | AppState::PendingRerun
             if status.failed_submissions.is_some_and(|n| n > 0) =>
         {
-            retry::submission(&policy, &status)
+            retry::after_submission(&policy, &status)
         }
         AppState::Completed | AppState::Failed => {
             let ends = spec
@@ -107,7 +107,7 @@ fn application(job: &Job, now: Timestamp) -> Vec<String> {
         }
         _ => return Vec::new(),
     };
-    match again {
+    match retry {
         Retry::At(at) => vec![format!(
             "the next attempt starts {}",
             time::upcoming(at, now)

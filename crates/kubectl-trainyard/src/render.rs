@@ -307,7 +307,7 @@ fn application(stored: Value, flags: &Flags, now: Timestamp) -> Result<Rendered>
         now,
     });
     let objects = next.steps.into_iter().filter_map(|step| match step {
-        SparkStep::Create(make) | SparkStep::CreateOptional(make) => Some(json!(make)),
+        SparkStep::Create(new) | SparkStep::CreateOptional(new) => Some(json!(new)),
         SparkStep::CreateDriver(driver) => Some(json!(driver)),
         SparkStep::Change { .. }
         | SparkStep::DeletePod { .. }

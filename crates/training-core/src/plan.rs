@@ -49,10 +49,10 @@ pub trait Lifecycle: Framework + Sized {
     fn advance(
         &self,
         cx: &JobCx<'_, Self::Job>,
-        seen: &Observed,
+        observed: &Observed,
         draft: &mut Draft,
     ) -> Result<(), SpecError> {
-        advance(self, cx, seen, draft)
+        advance(self, cx, observed, draft)
     }
 
     /// Reconciles a suspended job.
@@ -62,21 +62,21 @@ pub trait Lifecycle: Framework + Sized {
     fn rest(
         &self,
         cx: &JobCx<'_, Self::Job>,
-        seen: &Observed,
+        observed: &Observed,
         draft: &mut Draft,
     ) -> Result<(), SpecError> {
-        suspended::decide(self, cx, seen, draft);
+        suspended::decide(self, cx, observed, draft);
         Ok(())
     }
 
     /// Reconciles an unfinished job whose spec can't be read: its deadline still counts.
-    fn expire(&self, cx: &JobCx<'_, Self::Job>, seen: &Observed, draft: &mut Draft) {
-        progress::end_at_deadline(self, cx, seen, draft);
+    fn expire(&self, cx: &JobCx<'_, Self::Job>, observed: &Observed, draft: &mut Draft) {
+        progress::end_at_deadline(self, cx, observed, draft);
     }
 
     /// Reconciles a finished job.
-    fn clean_up(&self, job: &Self::Job, seen: &Observed, draft: &mut Draft) {
-        finished::decide(draft, job, seen);
+    fn clean_up(&self, job: &Self::Job, observed: &Observed, draft: &mut Draft) {
+        finished::decide(draft, job, observed);
     }
 }
 
@@ -86,12 +86,12 @@ pub trait Lifecycle: Framework + Sized {
 pub fn plan<F: Lifecycle>(
     framework: &F,
     job: &F::Job,
-    seen: &Observed,
+    observed: &Observed,
     now: Timestamp,
 ) -> Plan<JobStatus> {
     Plan {
-        forged: seen.forged_pods.iter().map(forged).collect(),
-        ..decide(framework, job, seen, now)
+        forged: observed.forged_pods.iter().map(forged).collect(),
+        ..decide(framework, job, observed, now)
     }
 }
 
@@ -111,7 +111,7 @@ fn forged(pod: &BatchPod) -> ForgedPod {
 fn decide<F: Lifecycle>(
     framework: &F,
     job: &F::Job,
-    seen: &Observed,
+    observed: &Observed,
     now: Timestamp,
 ) -> Plan<JobStatus> {
     if job.meta().deletion_timestamp.is_some() || is_managed_elsewhere::<F>(job) {
@@ -122,11 +122,11 @@ fn decide<F: Lifecycle>(
     let mut draft = Draft::new(memory, now);
     F::Job::reread(&mut draft.memory);
     if draft.memory.is_finished() {
-        framework.clean_up(job, seen, &mut draft);
-        lost::remove(&job.name_any(), Uid::of(job.meta()), seen, &mut draft);
+        framework.clean_up(job, observed, &mut draft);
+        lost::remove(&job.name_any(), Uid::of(job.meta()), observed, &mut draft);
         return draft.into_plan(&old, job.meta().generation);
     }
-    let foreign = gang::foreign(seen, &draft);
+    let foreign = gang::foreign(observed, &draft);
     // The spec is validated when a run starts. A later edit that makes it invalid neither stops the pods nor prevents a suspend.
     let suspended = job.run_policy().suspend == Some(true);
     let resumes = !suspended && draft.memory.holds(ConditionType::Suspended);
@@ -134,10 +134,10 @@ fn decide<F: Lifecycle>(
     match framework.roles(job) {
         Ok(mut roles) => {
             let mut wrong = check::run_policy(job.run_policy()).err();
-            if seen.rules.strict && wrong.is_none() {
+            if observed.rules.strict && wrong.is_none() {
                 wrong = check::strict(job.run_policy(), &roles).err();
             }
-            if let Some(error) = within(&roles, seen.rules.max_replicas) {
+            if let Some(error) = within(&roles, observed.rules.max_replicas) {
                 match accepted(&draft.memory) {
                     _ if !runs => wrong = Some(error),
                     // The job continues with the replicas that it has.
@@ -150,23 +150,23 @@ fn decide<F: Lifecycle>(
                 }
             }
             let cx = JobCx::new(job, &roles);
-            unfinished(framework, &cx, seen, &mut draft, runs, wrong);
+            unfinished(framework, &cx, observed, &mut draft, runs, wrong);
         }
         Err(error) if runs => {
             let roles = RoleSet::default();
             let cx = JobCx::new(job, &roles);
             if suspended {
                 // The error is reported below.
-                let _ = framework.rest(&cx, seen, &mut draft);
+                let _ = framework.rest(&cx, observed, &mut draft);
             } else {
                 // The deadline can still be read.
-                framework.expire(&cx, seen, &mut draft);
+                framework.expire(&cx, observed, &mut draft);
             }
             if !draft.memory.is_finished() {
                 stalled::refuse(&mut draft, &error);
             }
         }
-        Err(error) => invalid(framework, &mut draft, job, seen, &error),
+        Err(error) => invalid(framework, &mut draft, job, observed, &error),
     }
     let memory = &draft.memory;
     let rests = memory.is_finished() || memory.holds(ConditionType::Suspended);
@@ -206,46 +206,46 @@ fn within(roles: &RoleSet<'_>, most: u32) -> Option<SpecError> {
 fn unfinished<F: Lifecycle>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
-    seen: &Observed,
+    observed: &Observed,
     draft: &mut Draft,
     runs: bool,
     error: Option<SpecError>,
 ) {
     let suspended = cx.job.run_policy().suspend == Some(true);
     if let Some(error) = error.as_ref().filter(|_| !runs) {
-        return invalid(framework, draft, cx.job, seen, error);
+        return invalid(framework, draft, cx.job, observed, error);
     }
     if !draft.memory.holds(ConditionType::Created) {
-        created(framework, cx, seen, draft, suspended);
+        created(framework, cx, observed, draft, suspended);
     }
     // A job that has run waits until its template is fixed.
     let ran = [ConditionType::Running, ConditionType::Restarting];
     let ran = ran.into_iter().any(|type_| draft.memory.holds(type_));
-    if let Some(stall) = seen.stall.as_ref().filter(|s| s.permanent && !ran) {
+    if let Some(stall) = observed.stall.as_ref().filter(|s| s.permanent && !ran) {
         let error = SpecError::new(
             "the API server refused an object of the job",
             stall.message.clone(),
         );
-        return invalid(framework, draft, cx.job, seen, &error);
+        return invalid(framework, draft, cx.job, observed, &error);
     }
     if suspended || !runs {
         restart::store_restart_request(cx, &mut draft.memory);
     }
     let outcome = if suspended {
-        framework.rest(cx, seen, draft)
+        framework.rest(cx, observed, draft)
     } else {
-        framework.advance(cx, seen, draft)
+        framework.advance(cx, observed, draft)
     };
     match outcome.err().or(error) {
         Some(error) if runs => stalled::by_spec(draft, &error),
-        Some(error) => invalid(framework, draft, cx.job, seen, &error),
+        Some(error) => invalid(framework, draft, cx.job, observed, &error),
         None => {}
     }
-    let endless = (!suspended).then(|| framework.endless(cx)).flatten();
+    let endless = (!suspended).then(|| framework.why_endless(cx)).flatten();
     // A job that ends in this reconcile can't be stalled any more.
     if !draft.memory.is_finished() {
-        stalled::report(cx, seen, endless.as_deref(), draft);
-        lost::remove(cx.name, Uid::of(cx.job.meta()), seen, draft);
+        stalled::report(cx, observed, endless.as_deref(), draft);
+        lost::remove(cx.name, Uid::of(cx.job.meta()), observed, draft);
     }
 }
 
@@ -256,31 +256,31 @@ fn unfinished<F: Lifecycle>(
 pub fn advance<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
-    seen: &Observed,
+    observed: &Observed,
     draft: &mut Draft,
 ) -> Result<(), SpecError> {
     if draft.memory.holds(ConditionType::Suspended) {
-        suspended::resume(framework, cx, seen, draft);
+        suspended::resume(framework, cx, observed, draft);
     }
     if draft.starts {
-        gang::begin(cx, seen, draft);
+        gang::begin(cx, observed, draft);
     } else {
-        gang::take_over(cx, seen, draft);
+        gang::take_over(cx, observed, draft);
     }
-    let census = Census::take(cx.roles, seen, &draft.memory);
+    let census = Census::take(cx.roles, observed, &draft.memory);
     if draft.memory.started.is_none()
-        && !gang::blocks_start(framework.gang_conventions(cx), seen, draft)
+        && !gang::blocks_start(framework.gang_conventions(cx), observed, draft)
     {
         draft.memory.started = Some(draft.now);
         draft.urgency(Urgency::Parallel);
     }
     forget_former(cx.roles, &mut draft.memory);
     remember_finished(&census, cx.roles, &mut draft.memory);
-    let made = progress::decide(framework, cx, seen, &census, draft);
+    let made = progress::decide(framework, cx, observed, &census, draft);
     // If the job ends in this reconcile, the next one deletes the autoscaler.
     if !draft.memory.is_finished() {
-        edits::notice(framework, cx, seen, draft);
-        autoscaler::ensure(framework, cx, seen, draft);
+        edits::notice(framework, cx, observed, draft);
+        autoscaler::ensure(framework, cx, observed, draft);
     }
     made
 }
@@ -289,7 +289,7 @@ pub fn advance<F: Framework>(
 fn created<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
-    seen: &Observed,
+    observed: &Observed,
     draft: &mut Draft,
     suspended: bool,
 ) {
@@ -310,7 +310,7 @@ fn created<F: Framework>(
     }
     draft.notes.extend(advice::of_policies(cx));
     draft.notes.extend(framework.advise(cx));
-    draft.notes.extend(gang::advise(framework, cx, seen));
+    draft.notes.extend(gang::advise(framework, cx, observed));
 }
 
 /// Forgets finished replicas that the spec no longer has. They run again if the job is scaled up again.
@@ -340,7 +340,7 @@ fn invalid<F: Framework>(
     framework: &F,
     draft: &mut Draft,
     job: &F::Job,
-    seen: &Observed,
+    observed: &Observed,
     error: &SpecError,
 ) {
     let kind = F::Job::kind(&());
@@ -360,7 +360,7 @@ fn invalid<F: Framework>(
     let (reason, begins) = F::INVALID;
     let note = Note::warning(reason, shorten(&format!("{begins}{message}"), 1024));
     failing::end(draft, "InvalidSpec", &message, note);
-    failing::warn_of_running_pods(job, seen, draft);
+    failing::warn_of_running_pods(job, observed, draft);
     if draft.memory.counts.is_none() {
         draft.memory.counts = Some(BTreeMap::new());
     }

@@ -72,7 +72,7 @@ impl RequestSlots {
     /// Acquires the slots that a request needs, always in the same order, and runs it.
     async fn within<T>(&self, method: &Method, path: &str, call: impl Future<Output = T>) -> T {
         if *method != Method::POST {
-            let _place = self.all.acquire().await;
+            let _slot = self.all.acquire().await;
             return call.await;
         }
         let namespace = namespace_of(path);
@@ -91,7 +91,7 @@ impl RequestSlots {
             None => None,
         };
         let _creates = self.creates.acquire().await;
-        let _place = self.all.acquire().await;
+        let _slot = self.all.acquire().await;
         call.await
     }
 }
@@ -156,7 +156,7 @@ impl Answer {
 
     /// For the answer to a delete: returns whether the object is still terminating. Without finalizers and grace period, the answer
     /// holds the last state of an object that is gone.
-    fn is_leaving(&self) -> bool {
+    fn is_terminating(&self) -> bool {
         let meta = &self.metadata;
         let held = meta.deletion_grace_period_seconds != Some(0) || !meta.finalizers.is_empty();
         self.kind != "Status" && meta.deletion_timestamp.is_some() && held
@@ -336,7 +336,7 @@ impl Caller {
             .call::<Answer>(Build::new(url).delete(name, &params))
             .await
         {
-            Ok(answer) if answer.is_leaving() => Ok(Deleted::Terminating(answer.version())),
+            Ok(answer) if answer.is_terminating() => Ok(Deleted::Terminating(answer.version())),
             Ok(_) | Err(Failure::Fault(Fault::Missing { .. })) => Ok(Deleted::Gone),
             Err(Failure::Exists(message) | Failure::Fault(Fault::Conflict(message))) => {
                 if self.is_gone(url, name, uid).await? {

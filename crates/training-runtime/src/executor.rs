@@ -28,7 +28,7 @@ use crate::caller::{Caller, Failure};
 use crate::fault::{Denial, Fault};
 use crate::feed::child::{Child, Replica};
 use crate::feed::group::Groups;
-use crate::feed::index::{Index, UNSEEN};
+use crate::feed::index::{EXPECTATION_TTL, Index};
 use crate::feed::object::Objects;
 use crate::feed::slim::{
     Owned, Parent, Roles, SlimPod, SlimService, controller, pod_view, service_view,
@@ -155,12 +155,15 @@ impl Executor {
     /// Returns the latest time to read the job's created children that no watch has shown.
     pub fn next_confirmation(&self, owner: Uid) -> Option<Instant> {
         let Children { pods, services, .. } = &self.children;
-        let (pods, services) = (pods.unseen(owner), services.unseen(owner));
+        let (pods, services) = (
+            pods.expected_creates(owner),
+            services.expected_creates(owner),
+        );
         let since = pods.into_iter().map(|(_, since)| since);
         let first = since
             .chain(services.into_iter().map(|(_, since)| since))
             .min()?;
-        Some((first + UNSEEN).max(Instant::now() + CONFIRM_PAUSE))
+        Some((first + EXPECTATION_TTL).max(Instant::now() + CONFIRM_PAUSE))
     }
 
     /// Reads the job's children that were created a while ago and that no watch has shown: a webhook may have removed their labels, or
@@ -202,8 +205,8 @@ impl Executor {
         T: DeserializeOwned,
     {
         let (owner, now) = (uid(job), Instant::now());
-        let mut overdue = index.unseen(owner);
-        overdue.retain(|(_, since)| *since + UNSEEN <= now);
+        let mut overdue = index.expected_creates(owner);
+        overdue.retain(|(_, since)| *since + EXPECTATION_TTL <= now);
         for (view, _) in overdue.into_iter().take(WINDOW) {
             let (role, at) = view.replica();
             let name = names::replica(&job.name_any(), role, at);
@@ -476,7 +479,7 @@ impl Executor {
     ) -> Result<(), StepError> {
         let deleted = self.caller.delete(url, name, uid_of_child, params).await;
         let what = deleted.map_err(StepError::Fault)?;
-        index.answered(owner, uid_of_child, what, Instant::now());
+        index.record_delete_response(owner, uid_of_child, what, Instant::now());
         Ok(())
     }
 }

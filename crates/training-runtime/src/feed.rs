@@ -32,8 +32,8 @@ use training_core::{
 use crate::key::{JobKey, Scope};
 use autoscaler::{SlimAutoscaler, autoscaler_view};
 use child::Child;
-use follow::Follow;
 pub use follow::Source;
+use follow::WatchStream;
 use guarded::Guarded;
 use index::Index;
 use jobs::Jobs;
@@ -51,7 +51,7 @@ pub async fn watch_jobs<J: Stored>(
     synced: watch::Sender<bool>,
 ) {
     // Decode one by one behind [`Guarded`]: an unreadable object must not hide the others.
-    let mut events: Follow<Guarded<J>> = Follow::new(feed, &source, &scope, None);
+    let mut events: WatchStream<Guarded<J>> = WatchStream::namespaced(feed, &source, &scope, None);
     loop {
         match events.next(&*listener).await {
             Ok(Event::Init) => jobs.begin_list(&scope),
@@ -130,7 +130,7 @@ enum Seen {
 trait Sink<K>: Send {
     fn begin_list(&mut self);
     fn listed(&mut self, object: &K);
-    /// Returns the jobs to wake.
+    /// Returns the jobs to enqueue.
     fn end_list(&mut self) -> Vec<JobKey>;
     fn apply(&mut self, object: &K) -> Seen;
     /// Returns the former job of an object that does not belong to us, or no longer.
@@ -183,7 +183,7 @@ where
         let owned = (self.read)(object)?;
         let key = owned.key.clone();
         if (self.lasts)(&owned.view) {
-            self.index.keep(owned, Instant::now());
+            self.index.keep_deleted(owned, Instant::now());
         } else {
             self.index.deleted(&owned, Instant::now());
         }
@@ -380,7 +380,7 @@ async fn fold<K>(
         + Send
         + 'static,
 {
-    let mut events: Follow<K> = Follow::new(feed, source, scope, Some(selector));
+    let mut events: WatchStream<K> = WatchStream::namespaced(feed, source, scope, Some(selector));
     loop {
         match events.next(listener).await {
             Ok(Event::Init) => sink.begin_list(),

@@ -19,21 +19,21 @@ use crate::metrics::Metrics;
 use crate::retry::{Backoff, Jitter};
 
 /// Delay before a job that found no free slot is retried.
-const BUSY: Duration = Duration::from_millis(200);
-/// Up to this many waiting jobs wait that long; twice as many wait twice as long, so that retries cost the same.
-const TOGETHER: usize = 20;
+const NO_SLOT_DELAY: Duration = Duration::from_millis(200);
+/// The delay grows by one step per this many waiting jobs, so that retries cost the same.
+const NO_SLOT_STEP: usize = 20;
 /// The longest such delay.
-const LONGEST: Duration = Duration::from_secs(30);
+const MAX_NO_SLOT_DELAY: Duration = Duration::from_secs(30);
 /// Delay before retrying a job whose state at the API server differs from the watch.
-const UNCLEAR: Duration = Duration::from_secs(1);
+const STALE_DELAY: Duration = Duration::from_secs(1);
 
 /// How a reconcile ended.
 #[derive(Debug)]
-pub enum Ended {
+pub enum ReconcileResult {
     /// Nothing to do until then.
-    Quiet(Instant),
+    RequeueAt(Instant),
     /// Must not continue before then.
-    Held(Instant),
+    BackoffUntil(Instant),
     /// Failed.
     Failed(Fault),
 }
@@ -62,14 +62,14 @@ impl Frame<'_> {
         forget: impl FnOnce(),
     ) -> Result<Open<'a, J>, Option<Instant>> {
         let (job, tried) = match jobs.open(key) {
-            Opened::Here(job) => (Some(job), false),
-            Opened::Away(tried) => (None, tried),
-            Opened::Busy(waiting) => {
-                let turns = u32::try_from(waiting / TOGETHER).unwrap_or(u32::MAX);
-                let wait = (BUSY * turns.saturating_add(1)).min(LONGEST);
+            Opened::Cached(job) => (Some(job), false),
+            Opened::Uncached(tried) => (None, tried),
+            Opened::NoSlot(waiting) => {
+                let turns = u32::try_from(waiting / NO_SLOT_STEP).unwrap_or(u32::MAX);
+                let wait = (NO_SLOT_DELAY * turns.saturating_add(1)).min(MAX_NO_SLOT_DELAY);
                 return Err(Some(Instant::now() + wait));
             }
-            Opened::Gone => {
+            Opened::NotFound => {
                 forget();
                 return Err(None);
             }
@@ -85,20 +85,20 @@ impl Frame<'_> {
         }
         match caller.read_job::<J>(key).await {
             Ok(Some(job)) => {
-                if let Some(job) = jobs.lend(key, job) {
+                if let Some(job) = jobs.insert_read(key, job) {
                     return Ok(Open { job, _slot: slot });
                 }
             }
             Ok(None) => {}
             Err(fault) => {
-                let failed = std::future::ready(Ended::Failed(fault));
+                let failed = std::future::ready(ReconcileResult::Failed(fault));
                 if let Some(at) = self.run(key, &ObjectMeta::default(), failed).await {
                     return Err(Some(at));
                 }
             }
         }
         // The watch will soon deliver its current state.
-        Err(Some(Instant::now() + UNCLEAR))
+        Err(Some(Instant::now() + STALE_DELAY))
     }
 
     /// Runs a reconcile. Returns when to requeue.
@@ -106,7 +106,7 @@ impl Frame<'_> {
         &self,
         key: &JobKey,
         meta: &ObjectMeta,
-        reconcile: impl Future<Output = Ended>,
+        reconcile: impl Future<Output = ReconcileResult>,
     ) -> Option<Instant> {
         let begun = Instant::now();
         let uid = meta.uid.as_deref().unwrap_or_default();
@@ -117,14 +117,14 @@ impl Frame<'_> {
             generation = meta.generation.unwrap_or_default(),
         );
         let outcome = tokio::time::timeout(self.deadline, reconcile.instrument(span)).await;
-        let ended = outcome.unwrap_or(Ended::Failed(Fault::Deadline {
+        let ended = outcome.unwrap_or(ReconcileResult::Failed(Fault::Deadline {
             limit: self.deadline,
         }));
         let (word, next) = match ended {
-            Ended::Quiet(at) => ("done", Some(at)),
-            Ended::Held(at) => ("held", Some(at)),
-            Ended::Failed(Fault::NotLeading) => ("not_leading", None),
-            Ended::Failed(fault) => {
+            ReconcileResult::RequeueAt(at) => ("done", Some(at)),
+            ReconcileResult::BackoffUntil(at) => ("held", Some(at)),
+            ReconcileResult::Failed(Fault::NotLeading) => ("not_leading", None),
+            ReconcileResult::Failed(fault) => {
                 let at = self.backoff.record_failure(key, &fault, Instant::now());
                 let wait = at.saturating_duration_since(Instant::now());
                 let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
@@ -179,21 +179,21 @@ pub struct Resync<'a> {
 
 impl Resync<'_> {
     /// Returns the time of the next resync.
-    pub fn safety(&self) -> Instant {
+    pub fn next_resync(&self) -> Instant {
         let spread = (self.period * 3 / 4, self.period * 5 / 4);
         Instant::now() + self.jitter.lock().between(spread.0, spread.1)
     }
 
     /// Returns the given time or the next resync, whichever is sooner.
     pub fn requeue_at(&self, at: Option<Timestamp>) -> Instant {
-        let safety = self.safety();
-        let Some(at) = at else { return safety };
+        let resync = self.next_resync();
+        let Some(at) = at else { return resync };
         let millis = at.duration_since(Timestamp::now()).as_millis();
         // Slightly after the second, since decisions count whole seconds.
         let millis = u64::try_from(millis.max(0))
             .unwrap_or(u64::MAX)
             .saturating_add(10);
-        safety.min(Instant::now() + Duration::from_millis(millis).min(self.period * 2))
+        resync.min(Instant::now() + Duration::from_millis(millis).min(self.period * 2))
     }
 }
 

@@ -32,7 +32,7 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 
 /// Upper bounds of the reconcile histogram, in seconds: a reconcile without writes takes well under a millisecond, and none may take
 /// longer than a minute.
-const PASS_SECONDS: [f64; 12] = [
+const RECONCILE_BUCKETS: [f64; 12] = [
     0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0,
 ];
 
@@ -118,7 +118,7 @@ pub struct Metrics {
     jobs: Jobs,
     own: Option<PublishedMetrics>,
     reconciles: Family<Outcome, Counter>,
-    pass_seconds: Histogram,
+    reconcile_seconds: Histogram,
     requests: Family<Request, Counter>,
     resources: Mutex<BTreeSet<String>>,
     queue_depth: Gauge,
@@ -184,7 +184,7 @@ impl Metrics {
             jobs: Jobs::default(),
             own: None,
             reconciles: Family::default(),
-            pass_seconds: Histogram::new(PASS_SECONDS),
+            reconcile_seconds: Histogram::new(RECONCILE_BUCKETS),
             requests: Family::default(),
             resources: Mutex::default(),
             queue_depth: Gauge::default(),
@@ -205,7 +205,7 @@ impl Metrics {
             jobs: _,
             own: _,
             reconciles,
-            pass_seconds,
+            reconcile_seconds,
             requests,
             resources: _,
             queue_depth,
@@ -224,7 +224,7 @@ impl Metrics {
         r.register(
             "trainyard_pass_seconds",
             "Duration of a reconcile",
-            pass_seconds.clone(),
+            reconcile_seconds.clone(),
         );
         r.register(
             "trainyard_requests",
@@ -363,7 +363,7 @@ impl Metrics {
     /// Counts a reconcile; `outcome` is one of a fixed set of labels, such as those of [`crate::fault::Fault::as_str`].
     pub fn reconcile(&self, outcome: &'static str, took: Duration) {
         self.reconciles.get_or_create(&Outcome { outcome }).inc();
-        self.pass_seconds.observe(took.as_secs_f64());
+        self.reconcile_seconds.observe(took.as_secs_f64());
     }
 
     /// Counts an answer of the API server; no code means no answer.
@@ -378,12 +378,12 @@ impl Metrics {
 
     /// Bounds the resource labels. An operator uses about a dozen; if a path is ever misread, the names in it must not become series.
     fn bounded<'a>(&self, resource: &'a str) -> &'a str {
-        const MOST: usize = 32;
+        const MAX: usize = 32;
         let mut known = self.resources.lock();
         if known.contains(resource) {
             return resource;
         }
-        if known.len() >= MOST {
+        if known.len() >= MAX {
             return "other";
         }
         known.insert(resource.to_owned());

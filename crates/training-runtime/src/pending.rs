@@ -10,7 +10,7 @@ use crate::events::{EventSink, Regarding};
 use crate::executor::Done;
 
 /// Maximum names that a folded event lists; it counts the rest.
-const NAMED: usize = 12;
+const MAX_NAMES: usize = 12;
 
 /// The notes of a reconcile. They are posted when the reconcile ends, however it ends: events are for people, and their requests would
 /// delay the recreation of pods.
@@ -87,11 +87,11 @@ pub fn folded(done: &Done, mode: EventMode) -> Vec<Note> {
 fn fold(text: &str, names: &[String]) -> String {
     match names {
         [one] => format!("{text}: {one}"),
-        few if few.len() <= NAMED => format!("{text}s: {}", few.join(", ")),
+        few if few.len() <= MAX_NAMES => format!("{text}s: {}", few.join(", ")),
         many => format!(
             "{text}s: {} and {} more",
-            many[..NAMED].join(", "),
-            many.len() - NAMED
+            many[..MAX_NAMES].join(", "),
+            many.len() - MAX_NAMES
         ),
     }
 }

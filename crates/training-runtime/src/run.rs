@@ -483,7 +483,7 @@ async fn reconciles(
         let reconcile = |key| {
             let complete = controller.is_complete(&key);
             let admitted = complete && controller.admits(&key);
-            let (reconciler, running) = (Arc::clone(reconciler), shared.health.pass_started());
+            let (reconciler, running) = (Arc::clone(reconciler), shared.health.reconcile_started());
             async move {
                 let _running = running;
                 if !complete {

@@ -25,7 +25,7 @@ use crate::executor::Refusal;
 use crate::fault::Fault;
 use crate::feed::jobs::Jobs;
 use crate::forged::ForgedPods;
-use crate::frame::{Counts, Ended, Frame, Resync, now};
+use crate::frame::{Counts, Frame, ReconcileResult, Resync, now};
 use crate::key::JobKey;
 use crate::metrics::{self, KindPhases, Metrics};
 use crate::pending::PendingNotes;
@@ -147,7 +147,7 @@ pub trait Planner: Send + Sync + Sized + 'static {
     }
 
     /// True if an object has lost children that the operator didn't delete since this was last asked: it may be deleted itself.
-    fn take_lost_child(&self, object: Uid) -> bool;
+    fn take_unexpected_deletion(&self, object: Uid) -> bool;
 
     /// True if deletions of these steps have made room for what the next plan creates.
     fn has_freed(&self, _object: Uid, _steps: &[Self::Step]) -> bool {
@@ -170,7 +170,7 @@ pub trait Planner: Send + Sync + Sized + 'static {
     /// A child is gone and its name is free. `known` says whether its owner is in the cache, whose list may be pending.
     fn child_deleted(&self, _key: &JobKey, _known: bool) {}
 
-    /// How many children are in memory, by what the metrics call them.
+    /// Numbers of cached children, by metric label.
     fn held(&self) -> Vec<(&'static str, usize)>;
 }
 
@@ -212,7 +212,7 @@ pub struct Worker<P: Planner> {
     memory: Memory,
 }
 
-/// The memory of the process. A restart loses it, and it comes about again.
+/// The state of this process. It is lost at a restart and rebuilt by later reconciles.
 #[derive(Debug, Default)]
 struct Memory {
     stalls: Mutex<HashMap<JobKey, (Uid, Stall)>>,
@@ -272,32 +272,32 @@ impl<P: Planner> Worker<P> {
         let stored = self.jobs.get(&key);
         let object = stored.as_deref().unwrap_or(object);
         let deadline = P::deadline(object).filter(|_| !state.overdue);
-        Some(deadline.map_or(next, |at| next.min(self.rhythm().requeue_at(Some(at)))))
+        Some(deadline.map_or(next, |at| next.min(self.resync().requeue_at(Some(at)))))
     }
 
-    /// `changed` says that the object doesn't wait until its backoff is over.
-    async fn attempt(&self, key: &JobKey, object: &P::Object, changed: bool) -> Ended {
+    /// `changed`: ignore the backoff, because the spec changed or the deadline passed.
+    async fn attempt(&self, key: &JobKey, object: &P::Object, changed: bool) -> ReconcileResult {
         let begun = Instant::now();
         let held = self.tools.backoff.not_before(key).filter(|at| *at > begun);
         if held.is_none() {
             if let Err(fault) = self.refresh(key, object).await {
-                return Ended::Failed(fault);
+                return ReconcileResult::Failed(fault);
             }
             if let Err(fault) = self.planner.confirm(object).await {
-                return Ended::Failed(fault);
+                return ReconcileResult::Failed(fault);
             }
         }
         let held = held.filter(|_| !changed);
         if let Some(at) = held
             && !self.memory.stalls.lock().contains_key(key)
         {
-            return Ended::Held(at);
+            return ReconcileResult::BackoffUntil(at);
         }
         match self.rounds(key, begun, held).await {
-            Ended::Quiet(at) => {
+            ReconcileResult::RequeueAt(at) => {
                 let uid = Uid::of(object.meta()).unwrap_or_default();
                 let next = self.planner.next_confirmation(uid);
-                Ended::Quiet(next.map_or(at, |next| next.min(at)))
+                ReconcileResult::RequeueAt(next.map_or(at, |next| next.min(at)))
             }
             ended => ended,
         }
@@ -309,25 +309,30 @@ impl<P: Planner> Worker<P> {
             return Ok(());
         }
         let read = self.tools.caller.read_job::<P::Object>(key).await?;
-        // The watch has to show the end of an object and the next one of its name.
+        // Only the same uid: the watch reports deletion and recreation.
         if let Some(read) = read.filter(|read| read.meta().uid == object.meta().uid)
             && self.jobs.apply(read)
         {
-            tracing::info!("the watch lags: read the object again");
+            tracing::info!("stale watch: read the object again from the API server");
         }
         Ok(())
     }
 
-    async fn rounds(&self, key: &JobKey, begun: Instant, mut held: Option<Instant>) -> Ended {
+    async fn rounds(
+        &self,
+        key: &JobKey,
+        begun: Instant,
+        mut held: Option<Instant>,
+    ) -> ReconcileResult {
         let mut refused: Option<Instant> = None;
         let mut searched = false;
         let mut told = PendingNotes::new(&self.tools.events);
         for _ in 0..P::ROUNDS {
             let Some(object) = self.jobs.get(key) else {
-                return Ended::Quiet(self.rhythm().safety());
+                return ReconcileResult::RequeueAt(self.resync().next_resync());
             };
             let Some(uid) = Uid::of(object.meta()) else {
-                return Ended::Failed(Fault::Bug("the object has no uid".to_owned()));
+                return ReconcileResult::Failed(Fault::Bug("the object has no uid".to_owned()));
             };
             let subject = Subject {
                 key,
@@ -338,17 +343,17 @@ impl<P: Planner> Worker<P> {
             let stall = past.stall.clone();
             let seen = self.planner.observe(subject, past);
             let mut plan = self.planner.plan(&object, &seen, now());
-            if let Some(name) = plan.lost.take().filter(|_| !searched) {
+            if let Some(name) = plan.unobserved_child.take().filter(|_| !searched) {
                 searched = true;
                 match self.planner.find(subject, &name).await {
                     Ok(true) => continue,
                     Ok(false) => {}
-                    Err(fault) => return Ended::Failed(fault),
+                    Err(fault) => return ReconcileResult::Failed(fault),
                 }
             }
             let forged = std::mem::take(&mut plan.forged);
             told.note(&*object, self.memory.forged.warn(key, forged));
-            let mut requeue_at = self.rhythm().requeue_at(plan.requeue_at);
+            let mut requeue_at = self.resync().requeue_at(plan.requeue_at);
             let creates = plan.steps.iter().any(Action::is_create);
             if let Some(stall) = &stall
                 && (held.is_some() || refused.is_some())
@@ -364,7 +369,7 @@ impl<P: Planner> Worker<P> {
             if let Some(at) = self.may_wait(key, &seen, &plan, begun) {
                 requeue_at = requeue_at.min(at);
                 if plan.steps.iter().all(Action::batches_with_counts) {
-                    return Ended::Quiet(requeue_at);
+                    return ReconcileResult::RequeueAt(requeue_at);
                 }
                 // Other steps don't wait for counts, nor does what follows from them.
                 plan.status = None;
@@ -372,13 +377,13 @@ impl<P: Planner> Worker<P> {
             }
             match self.is_deleted(&object, uid, creates).await {
                 Ok(false) => {}
-                Ok(true) => return Ended::Quiet(self.rhythm().safety()),
-                Err(fault) => return Ended::Failed(fault),
+                Ok(true) => return ReconcileResult::RequeueAt(self.resync().next_resync()),
+                Err(fault) => return ReconcileResult::Failed(fault),
             }
             let cautious = stall.as_ref().is_some_and(|s| s.blocks.blocks_pods());
-            let outcome = match self.carry_out(subject, &plan, cautious, &mut told).await {
+            let outcome = match self.execute_plan(subject, &plan, cautious, &mut told).await {
                 Ok(outcome) => outcome,
-                Err(fault) => return Ended::Failed(fault),
+                Err(fault) => return ReconcileResult::Failed(fault),
             };
             if let Some(refusal) = &outcome.refusal {
                 let known = stall
@@ -401,12 +406,12 @@ impl<P: Planner> Worker<P> {
             match next(round) {
                 Next::Failed(fault) => {
                     if outcome.progress {
-                        // One fault by chance doesn't make the next one of a long series wait longer.
+                        // Some steps succeeded, so one random fault must not lengthen the backoff.
                         self.tools.backoff.forget(key);
                     }
-                    return Ended::Failed(fault);
+                    return ReconcileResult::Failed(fault);
                 }
-                Next::Held(at) => return Ended::Held(at.min(requeue_at)),
+                Next::Held(at) => return ReconcileResult::BackoffUntil(at.min(requeue_at)),
                 Next::Recovered => self.recover(key),
                 Next::Again => {
                     if goes_on {
@@ -415,18 +420,18 @@ impl<P: Planner> Worker<P> {
                 }
                 Next::Done => {
                     self.tools.backoff.forget(key);
-                    return Ended::Quiet(requeue_at);
+                    return ReconcileResult::RequeueAt(requeue_at);
                 }
             }
         }
         // Something keeps changing the object; each change requeues it, and this bounds what it costs.
-        Ended::Quiet(Instant::now() + Duration::from_secs(1))
+        ReconcileResult::RequeueAt(Instant::now() + Duration::from_secs(1))
     }
 
     /// True if an object that is about to create children is deleted, as lost children suggest. The watch is about to say so, and the
     /// garbage collector would delete the new children.
     async fn is_deleted(&self, object: &P::Object, uid: Uid, creates: bool) -> Result<bool, Fault> {
-        if !creates || !self.planner.take_lost_child(uid) {
+        if !creates || !self.planner.take_unexpected_deletion(uid) {
             return Ok(false);
         }
         Ok(!self.tools.caller.exists(object).await?)
@@ -461,7 +466,7 @@ impl<P: Planner> Worker<P> {
     }
 
     /// Executes a plan: a decision is stored before any step, a report after all of them, counts beside them.
-    async fn carry_out(
+    async fn execute_plan(
         &self,
         subject: Subject<'_, P::Object>,
         plan: &PlanOf<P>,
@@ -567,7 +572,7 @@ impl<P: Planner> Worker<P> {
         self.planner.forget(key, !self.jobs.any_in(&key.namespace));
     }
 
-    fn rhythm(&self) -> Resync<'_> {
+    fn resync(&self) -> Resync<'_> {
         Resync {
             period: self.tools.times.safety_period,
             jitter: &self.tools.jitter,
@@ -648,8 +653,8 @@ impl<P: Planner> Reconciler for Worker<P> {
     }
 }
 
-/// In what state of an object its last reconcile failed. A user's edit, a suspension above all, and the object's deadline don't wait
-/// until the backoff is over.
+/// The generation and deadline state at the last failed reconcile. If either differs now, the backoff is skipped: edits, above all
+/// suspensions, take effect at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FailedState {
     generation: Option<i64>,

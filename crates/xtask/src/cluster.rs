@@ -139,10 +139,9 @@ fn import(cluster: &Cluster, state: &str, images: &[&str]) -> Result<(), String>
         process::command(&cluster.node, all)
     };
     let have = process::quiet(&mut ctr(&["ctr", "-n", "k8s.io", "content", "ls", "-q"]))?;
-    let list = paths::target().join("cluster").join("content");
-    fs::create_dir_all(paths::target().join("cluster"))
-        .and_then(|()| fs::write(&list, have))
-        .map_err(|e| e.to_string())?;
+    // `up` has created the directory.
+    let list = cluster.kubeconfig.with_file_name("content");
+    fs::write(&list, have).map_err(|e| e.to_string())?;
     let (tool, cache) = (
         process::built("e2e/image/build")?,
         paths::cache().display().to_string(),
@@ -165,11 +164,17 @@ fn import(cluster: &Cluster, state: &str, images: &[&str]) -> Result<(), String>
     }
 }
 
-/// Builds workload images; no names mean all of them. Returns the paths of their archives.
+/// Builds workload images; no names mean all of them. Returns the paths of their archives, if all are built: only a seed reads
+/// archives.
 pub fn workloads(images: &[&str]) -> Result<Vec<String>, String> {
     let tool = process::built("e2e/image/build")?;
     let cache = paths::cache().display().to_string();
-    let mut build = process::command(&tool, ["workloads", "--cache", &cache]);
+    let what = if images.is_empty() {
+        "workloads"
+    } else {
+        "layers"
+    };
+    let mut build = process::command(&tool, [what, "--cache", &cache]);
     let archives = process::output(build.args(images))?;
     Ok(archives.lines().map(str::to_owned).collect())
 }

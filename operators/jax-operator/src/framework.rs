@@ -58,7 +58,7 @@ impl Framework for JAX {
         role_decides(cx.roles, census, WORKER, SuccessPolicy::All)
     }
 
-    fn endless(&self, cx: &JobCx<'_, JAXJob>) -> Option<String> {
+    fn why_endless(&self, cx: &JobCx<'_, JAXJob>) -> Option<String> {
         no_replica_decides(cx.roles, cx.roles.get(WORKER)?, WORKER)
     }
 

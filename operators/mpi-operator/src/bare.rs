@@ -13,12 +13,12 @@ use crate::names::{LAUNCHER_BARE, SECRET};
 /// Returns the pods with the launcher's name that the job owns, at most one of which exists at a time.
 pub(crate) fn pods<'a>(
     job: &MPIJob,
-    seen: &'a Observed,
+    observed: &'a Observed,
 ) -> impl Iterator<Item = &'a BatchPod> + use<'a> {
     let meta = job.meta();
     let uid = Uid::of(meta);
     let name = hosts::launcher_name(meta.name.as_deref().unwrap_or_default());
-    let pods = seen.batch_pods.iter();
+    let pods = observed.batch_pods.iter();
     pods.filter(move |pod| Some(pod.batch) == uid && *pod.name == *name)
 }
 
@@ -26,17 +26,17 @@ pub(crate) fn pods<'a>(
 /// Once one is recorded, no other replaces it: anybody who may create pods can use any name.
 pub(crate) fn followed<'a>(
     job: &MPIJob,
-    seen: &'a Observed,
+    observed: &'a Observed,
     draft: &Draft,
 ) -> Option<&'a BatchPod> {
     let name = hosts::launcher_name(job.meta().name.as_deref().unwrap_or_default());
     let begun_elsewhere = job.spec.origin() == Origin::V1
         && is_untouched(&draft.memory)
         && !draft.transitions.contains(&Transition::Created)
-        && seen.object(ObjectKind::Job, &name).is_none();
+        && observed.object(ObjectKind::Job, &name).is_none();
     let known = draft.memory.made_once.get(LAUNCHER_BARE);
     let known = known.and_then(|uid| Uid::parse(uid));
-    pods(job, seen)
+    pods(job, observed)
         .filter(|_| begun_elsewhere)
         .find(|pod| known.is_none_or(|uid| uid == pod.pod.uid))
 }

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 /// The pause after the first check of a host; it doubles after each check.
 const PAUSE: Duration = Duration::from_millis(500);
 /// The longest pause: checking a thousand hosts twice a second would load the cluster's DNS.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// The timeout for a connection's greeting.
 const GREETING: Duration = Duration::from_secs(3);
 /// Hosts that are checked concurrently.
@@ -148,13 +148,13 @@ pub async fn wait(args: &GateArgs) -> anyhow::Result<Vec<(String, GivenUp)>> {
 /// harmless.
 pub fn report(file: &Path, given_up: &[(String, GivenUp)]) {
     /// Hosts that the message names; a termination message has at most 4 KiB.
-    const NAMED: usize = 10;
+    const MAX_NAMES: usize = 10;
     if given_up.is_empty() {
         return;
     }
     let named: Vec<String> = given_up
         .iter()
-        .take(NAMED)
+        .take(MAX_NAMES)
         .map(|(host, why)| format!("{host}: {why}"))
         .collect();
     let more = given_up.len() - named.len();
@@ -168,7 +168,7 @@ pub fn report(file: &Path, given_up: &[(String, GivenUp)]) {
     let _ = std::fs::write(file, text);
 }
 
-/// Why the gate stopped waiting for a host.
+/// The state of a host when the gate stops waiting for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HostState {
     /// It answers.
@@ -246,7 +246,7 @@ impl Gate<'_> {
                 };
                 return (host, Err(why));
             }
-            let pause = pauses.next().unwrap_or(LONGEST_PAUSE);
+            let pause = pauses.next().unwrap_or(MAX_PAUSE);
             sleep(pause.min(until - now)).await;
         }
     }
@@ -274,7 +274,7 @@ impl Gate<'_> {
 
 /// Returns the pauses between checks of a host.
 fn pauses() -> impl Iterator<Item = Duration> {
-    std::iter::successors(Some(PAUSE), |last| Some((*last * 2).min(LONGEST_PAUSE)))
+    std::iter::successors(Some(PAUSE), |last| Some((*last * 2).min(MAX_PAUSE)))
 }
 
 /// Makes the name of a Service's host absolute, so that the resolver doesn't query each entry of its search list. Leaves any other

@@ -37,28 +37,28 @@ impl Lifecycle for Mpi {
     fn advance(
         &self,
         cx: &JobCx<'_, MPIJob>,
-        seen: &Observed,
+        observed: &Observed,
         draft: &mut Draft,
     ) -> Result<(), SpecError> {
         let setup = Setup::of(cx.job)?;
-        let reconcile = Reconcile::new(self, cx, &setup, seen, draft);
+        let reconcile = Reconcile::new(self, cx, &setup, observed, draft);
         let resumes = draft.memory.holds(ConditionType::Suspended);
         if resumes && reconcile.still_launches() {
             // The Job was never suspended, for instance because of a conflict. Its pod belongs to the former run and would occupy
             // the former group, so it stops before the job resumes.
-            return self.rest(cx, seen, draft);
+            return self.rest(cx, observed, draft);
         }
         reconcile.record_created(draft);
         if resumes {
-            suspended::resume(self, cx, seen, draft);
+            suspended::resume(self, cx, observed, draft);
         }
         if draft.starts {
-            gang::begin(cx, seen, draft);
+            gang::begin(cx, observed, draft);
         } else {
-            gang::take_over(cx, seen, draft);
+            gang::take_over(cx, observed, draft);
         }
         if draft.memory.started.is_none()
-            && !gang::blocks_start(self.gang_conventions(cx), seen, draft)
+            && !gang::blocks_start(self.gang_conventions(cx), observed, draft)
         {
             draft.memory.started = Some(draft.now);
             draft.urgency(Urgency::Parallel);
@@ -87,17 +87,17 @@ impl Lifecycle for Mpi {
         }
         // A failure in the same snapshot is counted first.
         if requested && follows && recreated == draft.memory.recreated {
-            restart::on_request(self, cx, seen, draft);
+            restart::on_request(self, cx, observed, draft);
             reconcile.retire_launcher(draft);
             return Ok(());
         }
-        lost::delete_given_up(reconcile.launchers(), seen.rules, draft);
+        lost::delete_given_up(reconcile.launchers(), observed.rules, draft);
         if let Some(pod) = reconcile.followed {
             reconcile.follow(pod, &census, draft);
             return Ok(());
         }
         reconcile.renew_foreign(draft);
-        edits::notice(self, cx, seen, draft);
+        edits::notice(self, cx, observed, draft);
         let Some(secret) = reconcile.secret(&census, retried, draft) else {
             return Ok(());
         };
@@ -110,7 +110,7 @@ impl Lifecycle for Mpi {
         } else {
             draft.requeue = true;
         }
-        reconcile.update_running(&census, draft);
+        reconcile.record_running(&census, draft);
         Ok(())
     }
 
@@ -118,29 +118,32 @@ impl Lifecycle for Mpi {
     fn rest(
         &self,
         cx: &JobCx<'_, MPIJob>,
-        seen: &Observed,
+        observed: &Observed,
         draft: &mut Draft,
     ) -> Result<(), SpecError> {
         let setup = match Setup::of(cx.job) {
             Ok(setup) => setup,
             Err(error) => {
-                self.stop(cx, seen, draft);
+                self.stop(cx, observed, draft);
                 return Err(error);
             }
         };
-        let reconcile = Reconcile::new(self, cx, &setup, seen, draft);
+        let reconcile = Reconcile::new(self, cx, &setup, observed, draft);
         reconcile.record_created(draft);
         let census = reconcile.census(cx.roles, draft);
         if reconcile.ends(&census, draft) {
             return Ok(());
         }
-        self.stop(cx, seen, draft);
+        self.stop(cx, observed, draft);
         if let Some((view, batch)) = reconcile.batch {
             reconcile.remember_launcher(view, batch, draft);
         }
         let there = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
-        let bare = bare::pods(cx.job, seen).any(|p| !p.pod.phase.has_ended());
-        let living = seen.batch_pods.iter().filter(|p| !p.pod.phase.has_ended());
+        let bare = bare::pods(cx.job, observed).any(|p| !p.pod.phase.has_ended());
+        let living = observed
+            .batch_pods
+            .iter()
+            .filter(|p| !p.pod.phase.has_ended());
         let living = living.count();
         let counts = draft.memory.counts.get_or_insert_default();
         if reconcile.batch.is_some() || !setup.waits_for_workers || living > 0 {
@@ -149,7 +152,7 @@ impl Lifecycle for Mpi {
         }
         let workers = counts.entry(WORKER.to_owned()).or_default();
         *workers = ReplicaStatus {
-            active: there(seen.pods.len()),
+            active: there(observed.pods.len()),
             ..ReplicaStatus::default()
         };
         draft.memory.worker_selector = Some(pods::worker_selector(&setup));
@@ -164,7 +167,7 @@ impl Lifecycle for Mpi {
         let common = reconcile.common(&secret);
         let complete = reconcile.ensure_objects(&common, &census, draft);
         draft.requeue |= !complete;
-        let gone = reconcile.former.is_none() && !reconcile.former_launcher_runs();
+        let gone = reconcile.former.is_none() && !reconcile.has_former_launcher_pod();
         if complete && reconcile.batch.is_none() && gone && !setup.waits_for_workers {
             reconcile.create_launcher(&common, true, None, draft)?;
         }
@@ -172,12 +175,12 @@ impl Lifecycle for Mpi {
     }
 
     /// The launcher's Job has the deadline.
-    fn expire(&self, cx: &JobCx<'_, MPIJob>, seen: &Observed, draft: &mut Draft) {
-        if bare::followed(cx.job, seen, draft).is_some() {
-            return progress::end_at_deadline(self, cx, seen, draft);
+    fn expire(&self, cx: &JobCx<'_, MPIJob>, observed: &Observed, draft: &mut Draft) {
+        if bare::followed(cx.job, observed, draft).is_some() {
+            return progress::end_at_deadline(self, cx, observed, draft);
         }
         let former = former_of(&draft.memory);
-        let launcher = launcher_of(cx.name, seen).filter(|(view, _)| Some(view.uid) != former);
+        let launcher = launcher_of(cx.name, observed).filter(|(view, _)| Some(view.uid) != former);
         let Some((_, batch)) = launcher else {
             return;
         };
@@ -200,26 +203,26 @@ impl Lifecycle for Mpi {
     }
 
     /// Deletes workers as the clean-up policy says, and everything that belongs to the job once its TTL has expired.
-    fn clean_up(&self, job: &MPIJob, seen: &Observed, draft: &mut Draft) {
+    fn clean_up(&self, job: &MPIJob, observed: &Observed, draft: &mut Draft) {
         let name = job.name_any();
-        gang::remove(&name, seen, draft);
-        let policy = policy_of(job, seen, draft);
+        gang::remove(&name, observed, draft);
+        let policy = policy_of(job, observed, draft);
         let over = finished::is_over(draft, job.spec.run_policy.ttl_seconds_after_finished);
         if over && ttl_deletes_job(self, job) {
             draft.steps.push(Step::DeleteJob);
             return;
         }
-        for pod in &seen.pods {
+        for pod in &observed.pods {
             if over || finished::takes(policy, pod.phase) {
                 draft.delete_pod(&name, pod);
             }
         }
-        for pod in bare::pods(job, seen) {
+        for pod in bare::pods(job, observed) {
             if over || finished::takes(policy, pod.pod.phase) {
                 bare::delete(pod, draft);
             }
         }
-        for object in seen.objects.iter().filter(|o| !o.terminating) {
+        for object in observed.objects.iter().filter(|o| !o.terminating) {
             let ended = object.batch.as_ref().is_none_or(|b| b.end.is_some());
             let all = policy == CleanPodPolicy::All && job.spec.origin() == Origin::V1;
             let launcher =
@@ -233,7 +236,7 @@ impl Lifecycle for Mpi {
 
 impl Mpi {
     /// Ends the run of a suspended job: deletes the workers and suspends the launcher's Job.
-    fn stop(&self, cx: &JobCx<'_, MPIJob>, seen: &Observed, draft: &mut Draft) {
+    fn stop(&self, cx: &JobCx<'_, MPIJob>, observed: &Observed, draft: &mut Draft) {
         if !draft.memory.holds(ConditionType::Suspended) {
             let reason = format!("{KIND}Suspended");
             let message = self.message(cx, &JobMessage::Suspended);
@@ -242,23 +245,23 @@ impl Mpi {
             // Clients show the last condition.
             draft.set(ConditionType::Suspended, true, &reason, &message);
             draft.notes.push(Note::normal(reason, message));
-            let runs = !seen.pods.is_empty() || bare::pods(cx.job, seen).next().is_some();
+            let runs = !observed.pods.is_empty() || bare::pods(cx.job, observed).next().is_some();
             if draft.memory.started.is_some() || runs {
                 // What is left of the run is outdated when the job resumes.
-                draft.memory.next_gang_attempt(seen.newest_gang());
+                draft.memory.next_gang_attempt(observed.newest_gang());
             }
             draft.memory.made_from = None;
             draft.memory.made_once.remove(LAUNCHER_BARE);
             draft.urgency(Urgency::First);
         }
-        for pod in &seen.pods {
+        for pod in &observed.pods {
             draft.delete_pod(cx.name, pod);
         }
-        for pod in bare::pods(cx.job, seen) {
+        for pod in bare::pods(cx.job, observed) {
             bare::delete(pod, draft);
         }
-        gang::remove(cx.name, seen, draft);
-        let launcher = launcher_of(cx.name, seen);
+        gang::remove(cx.name, observed, draft);
+        let launcher = launcher_of(cx.name, observed);
         if let Some((view, batch)) = launcher.filter(|(view, _)| !view.terminating) {
             if former_of(&draft.memory) == Some(view.uid) {
                 draft.steps.push(delete(view));
@@ -268,8 +271,11 @@ impl Mpi {
             }
         }
         // Every remaining pod counts: quota released at 0 must really be free.
-        let living = seen.batch_pods.iter().filter(|p| !p.pod.phase.has_ended());
-        for (role, there) in [(LAUNCHER, living.count()), (WORKER, seen.pods.len())] {
+        let living = observed
+            .batch_pods
+            .iter()
+            .filter(|p| !p.pod.phase.has_ended());
+        for (role, there) in [(LAUNCHER, living.count()), (WORKER, observed.pods.len())] {
             let counts = draft.memory.counts.as_mut();
             if let Some(shown) = counts.and_then(|c| c.get_mut(role)) {
                 shown.active = i32::try_from(there).unwrap_or(i32::MAX);
@@ -279,8 +285,8 @@ impl Mpi {
 }
 
 /// Finds the launcher's Job.
-fn launcher_of<'a>(job: &str, seen: &'a Observed) -> Option<(&'a ObjectView, &'a BatchView)> {
-    let view = seen.object(ObjectKind::Job, &hosts::launcher_name(job))?;
+fn launcher_of<'a>(job: &str, observed: &'a Observed) -> Option<(&'a ObjectView, &'a BatchView)> {
+    let view = observed.object(ObjectKind::Job, &hosts::launcher_name(job))?;
     Some((view, view.batch.as_deref()?))
 }
 
@@ -295,13 +301,13 @@ const DEADLINE: &str = "DeadlineExceeded";
 /// The reason of a Job whose pods failed too often.
 const BACKOFF_LIMIT: &str = "BackoffLimitExceeded";
 /// The time in which a Job creates a pod that is due, unless something refuses it. Unit: seconds.
-const LAUNCHER_POD: i64 = 30;
+const LAUNCHER_POD_TIMEOUT: i64 = 30;
 /// The time in which a launcher may follow a worker that exited with 0. Until then the worker is not recreated. Unit: seconds.
-const EXITED: i64 = 10;
+const WORKER_EXIT_GRACE: i64 = 10;
 /// The Job controller's backoff after the first failed pod. Each later one doubles it. Unit: seconds.
 const FIRST_BACKOFF: i64 = 10;
 /// Its longest backoff. Unit: seconds.
-const LONGEST_BACKOFF: i64 = 600;
+const MAX_BACKOFF: i64 = 600;
 /// Status key: the uid of the launcher's Job.
 const LAUNCHER_UID: &str = "launcher";
 /// Status key: the hash of the template that the launcher's Job was created from.
@@ -318,7 +324,7 @@ struct Reconcile<'a> {
     mpi: &'a Mpi,
     cx: &'a Cx<'a>,
     setup: &'a Setup<'a>,
-    seen: &'a Observed,
+    observed: &'a Observed,
     /// The launcher's Job.
     batch: Option<(&'a ObjectView, &'a BatchView)>,
     /// The launcher's Job from before a restart of all pods.
@@ -332,22 +338,22 @@ impl<'a> Reconcile<'a> {
         mpi: &'a Mpi,
         cx: &'a Cx<'a>,
         setup: &'a Setup<'a>,
-        seen: &'a Observed,
+        observed: &'a Observed,
         draft: &Draft,
     ) -> Self {
         let former = former_of(&draft.memory);
-        let found = launcher_of(setup.name, seen);
+        let found = launcher_of(setup.name, observed);
         let is_former = |view: &ObjectView| Some(view.uid) == former;
         Self {
             mpi,
             cx,
             setup,
-            seen,
+            observed,
             batch: found.filter(|(view, _)| !is_former(view)),
             former: found
                 .map(|(view, _)| view)
                 .filter(|view| is_former(view) && !view.gone),
-            followed: bare::followed(cx.job, seen, draft),
+            followed: bare::followed(cx.job, observed, draft),
         }
     }
 
@@ -377,7 +383,7 @@ impl<'a> Reconcile<'a> {
     /// The pods of the launcher's present Job, or the followed launcher.
     fn launchers(&self) -> impl Iterator<Item = &'a BatchPod> {
         let batch = self.batch_uid();
-        let pods = self.seen.batch_pods.iter();
+        let pods = self.observed.batch_pods.iter();
         pods.filter(move |pod| Some(pod.batch) == batch)
             .chain(self.followed)
     }
@@ -387,16 +393,16 @@ impl<'a> Reconcile<'a> {
         self.launchers().filter(|p| !p.pod.phase.has_ended())
     }
 
-    /// Returns true if a pod of a deleted launcher's Job still runs: two launchers must never run at once.
-    fn former_launcher_runs(&self) -> bool {
+    /// Returns true if a pod of a deleted launcher's Job has not ended: two launchers must never run at once.
+    fn has_former_launcher_pod(&self) -> bool {
         let batch = self.batch_uid();
-        let mut pods = self.seen.batch_pods.iter();
+        let mut pods = self.observed.batch_pods.iter();
         pods.any(|p| Some(p.batch) != batch && !p.pod.phase.has_ended())
     }
 
     /// Counts pods by slot. The launcher's slot is live while its Job exists, because the Job manages the launcher's pod.
     fn census(&self, roles: &RoleSet<'_>, draft: &Draft) -> Census<'a> {
-        let mut census = Census::take(roles, self.seen, &draft.memory);
+        let mut census = Census::take(roles, self.observed, &draft.memory);
         if (self.batch.is_some() || self.followed.is_some())
             && let Some(at) = roles.iter().position(|r| r.key == LAUNCHER)
         {
@@ -414,11 +420,11 @@ impl<'a> Reconcile<'a> {
     }
 }
 
-fn policy_of(job: &MPIJob, seen: &Observed, draft: &Draft) -> CleanPodPolicy {
+fn policy_of(job: &MPIJob, observed: &Observed, draft: &Draft) -> CleanPodPolicy {
     let own = job.spec.run_policy.clean_pod_policy.as_deref();
     // A job of v1 may set it outside the run policy.
     let own = own.or(job.spec.clean_pod_policy.as_deref());
-    finished::stricter(CleanPodPolicy::parse(own), &draft.memory, seen.rules)
+    finished::stricter(CleanPodPolicy::parse(own), &draft.memory, observed.rules)
 }
 
 impl<'a> Reconcile<'a> {
@@ -466,7 +472,7 @@ impl<'a> Reconcile<'a> {
 
     fn fail_followed(&self, pod: &BatchPod, cause: &FailureCause, draft: &mut Draft) {
         draft.remember_failure_of(&pod.name, self.cx.namespace, &pod.pod);
-        failing::fail(self.mpi, self.cx, self.seen, cause, draft);
+        failing::fail(self.mpi, self.cx, self.observed, cause, draft);
         draft.memory.ready = Some(format!("0/{}", self.cx.roles.total()));
         let failed = BatchView {
             failed: 1,
@@ -477,7 +483,7 @@ impl<'a> Reconcile<'a> {
 
     /// Leaves a run that the training operator started alone until its launcher ends. A retry becomes a run of this operator.
     fn follow(&self, pod: &BatchPod, census: &Census<'a>, draft: &mut Draft) {
-        let (cx, seen) = (self.cx, self.seen);
+        let (cx, observed) = (self.cx, self.observed);
         if pod.pod.phase == PodPhase::Failed && !pod.pod.terminating {
             let charged = u32::from(!pod.pod.disrupted);
             let spent = draft.memory.counted_failures.saturating_add(charged);
@@ -489,7 +495,7 @@ impl<'a> Reconcile<'a> {
             draft.remember_failure_of(&pod.name, cx.namespace, &pod.pod);
             return self.restart_followed(LAUNCHER, FailureReason::of(&pod.pod), draft);
         }
-        progress::end_at_deadline(self.mpi, cx, seen, draft);
+        progress::end_at_deadline(self.mpi, cx, observed, draft);
         if draft.memory.is_finished() {
             return;
         }
@@ -504,7 +510,7 @@ impl<'a> Reconcile<'a> {
         }
         let uid = pod.pod.uid.to_string();
         draft.memory.made_once.insert(LAUNCHER_BARE.to_owned(), uid);
-        self.update_running(census, draft);
+        self.record_running(census, draft);
     }
 
     /// Restarts a run that the training operator started.
@@ -527,10 +533,10 @@ impl<'a> Reconcile<'a> {
 
     /// Recreates all pods, as this operator's.
     fn recreate_all(&self, draft: &mut Draft) {
-        draft.memory.next_gang_attempt(self.seen.newest_gang());
+        draft.memory.next_gang_attempt(self.observed.newest_gang());
         draft.memory.made_once.remove(LAUNCHER_BARE);
         edits::renew(self.mpi, self.cx, draft);
-        gang::begin(self.cx, self.seen, draft);
+        gang::begin(self.cx, self.observed, draft);
         draft.urgency(Urgency::First);
     }
 
@@ -540,8 +546,8 @@ impl<'a> Reconcile<'a> {
         made_once.remove(LAUNCHER_BARE);
         let known = made_once.remove(LAUNCHER_UID);
         let bare = self.followed.map(|pod| pod.pod.uid);
-        let seen = self.batch_uid().or(bare).map(|uid| uid.to_string());
-        if let Some(uid) = seen.or(known) {
+        let observed = self.batch_uid().or(bare).map(|uid| uid.to_string());
+        if let Some(uid) = observed.or(known) {
             made_once.insert(LAUNCHER_FORMER.to_owned(), uid);
         }
     }
@@ -551,7 +557,7 @@ impl<'a> Reconcile<'a> {
         let left = self.setup.origin == Origin::V1
             && self.batch.is_none()
             && bare::is_untouched(&draft.memory);
-        if left && !self.seen.pods.is_empty() {
+        if left && !self.observed.pods.is_empty() {
             self.recreate_all(draft);
         }
     }
@@ -578,7 +584,7 @@ impl<'a> Reconcile<'a> {
             let policy = &self.cx.job.spec.run_policy;
             let known = draft.memory.made_once.get(LAUNCHER_UID);
             let known = known.and_then(|uid| Uid::parse(uid));
-            let seen_to_go = |uid| self.seen.gone.contains(&uid);
+            let seen_to_go = |uid| self.observed.gone.contains(&uid);
             if policy.ttl_seconds_after_finished.is_none() || known.is_none_or(seen_to_go) {
                 return false;
             }
@@ -713,7 +719,7 @@ impl<'a> Reconcile<'a> {
         let Some(since) = self.without_pod_since(batch).filter(|_| runs) else {
             return;
         };
-        let patience = backoff(failures(batch)) + LAUNCHER_POD;
+        let patience = backoff(failures(batch)) + LAUNCHER_POD_TIMEOUT;
         if since.duration_until(draft.now).as_secs() < patience {
             return draft.requeue_after(since, patience);
         }
@@ -816,7 +822,7 @@ impl<'a> Reconcile<'a> {
     fn warn_of_workers(&self, census: &Census<'a>, draft: &mut Draft) {
         let running = |s: &&Slot<'_>| s.pod.is_some_and(|p| p.phase == PodPhase::Running);
         let active = self.workers(census).filter(running).count();
-        if active > 0 && policy_of(self.cx.job, self.seen, draft) == CleanPodPolicy::None {
+        if active > 0 && policy_of(self.cx.job, self.observed, draft) == CleanPodPolicy::None {
             draft.notes.push(failing::still_running(active, "worker"));
         }
     }
@@ -824,22 +830,22 @@ impl<'a> Reconcile<'a> {
     /// Recreates failed workers, and those that ended before the launcher, under their names, because the launcher needs all its hosts.
     /// In `v1` a failure means the same as for the other kinds.
     fn replace_failed(&self, census: &Census<'a>, draft: &mut Draft) {
-        let (cx, seen) = (self.cx, self.seen);
+        let (cx, observed) = (self.cx, self.observed);
         if self.setup.origin == Origin::V1 {
             let verdict = self.mpi.judge(cx, census);
-            match lost::give_up(census, seen.rules, draft, verdict) {
+            match lost::give_up(census, observed.rules, draft, verdict) {
                 Verdict::Failed(cause) => {
                     if let Some(role) = cause.role() {
                         failing::remember_role(cx, census, role, draft);
                     }
-                    failing::fail(self.mpi, cx, seen, &cause, draft);
+                    failing::fail(self.mpi, cx, observed, &cause, draft);
                 }
                 Verdict::Retry(failures) => {
                     let failures = failing::batch(cx, census, failures, &mut draft.memory);
                     if failures.is_empty() {
                         return;
                     }
-                    failing::retry(self.mpi, cx, seen, census, &failures, draft);
+                    failing::retry(self.mpi, cx, observed, census, &failures, draft);
                 }
                 Verdict::Progressing { .. } | Verdict::Succeeded => {}
             }
@@ -854,7 +860,7 @@ impl<'a> Reconcile<'a> {
             disrupted: slot.pod.is_some_and(|p| p.disrupted),
         });
         let verdict = Verdict::Retry(failed.collect());
-        let Verdict::Retry(failures) = lost::give_up(census, seen.rules, draft, verdict) else {
+        let Verdict::Retry(failures) = lost::give_up(census, observed.rules, draft, verdict) else {
             return;
         };
         let failures = failing::batch(cx, census, failures, &mut draft.memory);
@@ -902,10 +908,10 @@ impl<'a> Reconcile<'a> {
             }
             return Some(name);
         }
-        let known = &self.seen.secret;
+        let known = &self.observed.secret;
         // A job of v1 without a Job was started by an operator without keys.
         let keyless = self.setup.origin == Origin::V1 && self.batch.is_none();
-        let begun = self.batch.is_some() || !self.seen.pods.is_empty() && !keyless;
+        let begun = self.batch.is_some() || !self.observed.pods.is_empty() && !keyless;
         let name = match &known.made {
             Some(name) => name.to_string(),
             // Another operator started the job, under the published name.
@@ -920,7 +926,7 @@ impl<'a> Reconcile<'a> {
                     .steps
                     .push(Step::CreateObject(Box::new(Object::Secret(secret))));
                 // If the creation keeps failing, the status at least shows that the job was seen.
-                (draft.withheld, draft.requeue) = (!self.seen.failing, true);
+                (draft.withheld, draft.requeue) = (!self.observed.failing, true);
                 return None;
             }
         };
@@ -951,7 +957,7 @@ impl<'a> Reconcile<'a> {
             let Some(kind) = object.watched() else {
                 continue;
             };
-            match self.seen.object(kind, &object.name()) {
+            match self.observed.object(kind, &object.name()) {
                 None => {
                     complete = false;
                     draft.steps.push(Step::CreateObject(Box::new(object)));
@@ -982,13 +988,13 @@ impl<'a> Reconcile<'a> {
                 draft.delete_pod(cx.name, pod);
             }
         }
-        for pod in bare::pods(cx.job, self.seen) {
+        for pod in bare::pods(cx.job, self.observed) {
             bare::delete(pod, draft);
         }
         if let Some(former) = self.former.filter(|former| !former.terminating) {
             draft.steps.push(delete(former));
         }
-        gang::clear(cx.name, self.seen, draft);
+        gang::clear(cx.name, self.observed, draft);
         let run = draft.memory.gang.clone().unwrap_or_default();
         // A launcher that waits for its workers can't start together with them.
         let workers = || RoleSet::new(setup.workers.iter().cloned().collect());
@@ -998,18 +1004,19 @@ impl<'a> Reconcile<'a> {
             (JobCx::new(cx.job, roles), counted)
         });
         let (of_gang, counted) = without.as_ref().map_or((cx, census), |(cx, c)| (cx, c));
-        let mut gang = gang::of(self.mpi, of_gang, self.seen, counted, &run)?;
+        let mut gang = gang::of(self.mpi, of_gang, self.observed, counted, &run)?;
         if let Some(gang) = &mut gang {
             // Applies also if the launcher is no member.
             gang.first_class = training_core::gang::class_of(&setup.launcher);
         }
         if let Some(gang) = &gang
-            && gang::ensure::<Mpi>(of_gang, self.seen, counted, gang, draft) == PodCreation::Blocked
+            && gang::ensure::<Mpi>(of_gang, self.observed, counted, gang, draft)
+                == PodCreation::Blocked
         {
             return Ok(());
         }
         let restarts = draft.memory.made_once.contains_key(LAUNCHER_FORMER);
-        let met = restarts && (self.former.is_some() || self.former_launcher_runs())
+        let met = restarts && (self.former.is_some() || self.has_former_launcher_pod())
             || progress::meets_former_run(census, draft);
         let mut creates = Creates::default();
         for (slot, me) in census.slots.iter().zip(cx.roles.ranks()) {
@@ -1043,9 +1050,9 @@ impl<'a> Reconcile<'a> {
         };
         let launcher = self.launchers().any(|p| p.pod.phase == PodPhase::Succeeded);
         let ended = pod.succeeded_at();
-        let ended = ended.filter(|at| at.duration_until(draft.now).as_secs() < EXITED);
+        let ended = ended.filter(|at| at.duration_until(draft.now).as_secs() < WORKER_EXIT_GRACE);
         if let Some(at) = ended {
-            draft.requeue_after(at, EXITED);
+            draft.requeue_after(at, WORKER_EXIT_GRACE);
         }
         launcher || ended.is_some()
     }
@@ -1089,7 +1096,7 @@ impl<'a> Reconcile<'a> {
         let may_run = !self.setup.waits_for_workers || self.workers(census).all(ready);
         let Some((view, batch)) = self.batch else {
             // A launcher would start its ranks on hosts that are about to go.
-            if may_run && !met && !self.former_launcher_runs() {
+            if may_run && !met && !self.has_former_launcher_pod() {
                 return self.create_launcher(common, false, gang, draft);
             }
             return Ok(());
@@ -1100,7 +1107,7 @@ impl<'a> Reconcile<'a> {
             draft.requeue = true;
             return Ok(());
         }
-        if view.terminating || !batch.suspended || !may_run || self.former_launcher_runs() {
+        if view.terminating || !batch.suspended || !may_run || self.has_former_launcher_pod() {
             return Ok(());
         }
         let made_from = draft.memory.made_once.get(LAUNCHER_TEMPLATE);
@@ -1273,7 +1280,7 @@ impl<'a> Reconcile<'a> {
         }
     }
 
-    fn update_running(&self, census: &Census<'a>, draft: &mut Draft) {
+    fn record_running(&self, census: &Census<'a>, draft: &mut Draft) {
         if self.launching() > 0
             && self.workers(census).all(runs)
             && !draft.memory.holds(ConditionType::Running)
@@ -1304,7 +1311,7 @@ fn backoff(failed: u32) -> i64 {
     let Some(doublings) = failed.checked_sub(1) else {
         return 0;
     };
-    (FIRST_BACKOFF << doublings.min(10)).min(LONGEST_BACKOFF)
+    (FIRST_BACKOFF << doublings.min(10)).min(MAX_BACKOFF)
 }
 
 fn number(count: u32) -> i32 {

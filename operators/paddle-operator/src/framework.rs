@@ -74,7 +74,7 @@ impl Framework for Paddle {
         role_decides(cx.roles, census, decider(cx), SuccessPolicy::All)
     }
 
-    fn endless(&self, cx: &JobCx<'_, PaddleJob>) -> Option<String> {
+    fn why_endless(&self, cx: &JobCx<'_, PaddleJob>) -> Option<String> {
         no_replica_decides(cx.roles, cx.roles.get(decider(cx))?, WORKER)
     }
 

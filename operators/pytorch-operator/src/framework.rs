@@ -64,7 +64,7 @@ impl Framework for PyTorch {
         role_decides(cx.roles, census, decider, enough)
     }
 
-    fn fewest_replicas(&self, cx: &JobCx<'_, PyTorchJob>) -> Option<u32> {
+    fn min_replicas(&self, cx: &JobCx<'_, PyTorchJob>) -> Option<u32> {
         elastic::fewest(cx)
     }
 

@@ -94,31 +94,39 @@ fn a_job_that_is_read_stays_until_it_is_closed_and_follows_the_watch() {
     let jobs = Jobs::new(room(0));
     let (mut first, second) = (job("a", "1", 10), job("a", "2", 20));
     jobs.apply(first.clone());
-    assert_eq!(jobs.lend(&key("a"), first.clone()), None, "nobody asked");
-    assert!(matches!(jobs.open(&key("a")), Opened::Away(false)));
+    assert_eq!(
+        jobs.insert_read(&key("a"), first.clone()),
+        None,
+        "nobody asked"
+    );
+    assert!(matches!(jobs.open(&key("a")), Opened::Uncached(false)));
     let plain = first.clone();
     first.metadata.managed_fields = Some(vec![]);
     let applied = "kubectl.kubernetes.io/last-applied-configuration";
     let annotations = first.metadata.annotations.get_or_insert_default();
     annotations.insert(applied.to_owned(), "{}".to_owned());
-    let lent = jobs.lend(&key("a"), first.clone());
+    let lent = jobs.insert_read(&key("a"), first.clone());
     assert_eq!(lent.as_deref(), Some(&plain), "as if it had been kept");
     assert_eq!(jobs.get(&key("a")).as_deref(), Some(&plain));
     assert!(jobs.apply(second.clone()));
     assert_eq!(jobs.get(&key("a")).as_deref(), Some(&second));
-    assert_eq!(jobs.lend(&key("a"), first), None, "the watch knows more");
+    assert_eq!(
+        jobs.insert_read(&key("a"), first),
+        None,
+        "the watch knows more"
+    );
     let status = second.status.clone().unwrap_or_default();
     jobs.written(&Arc::new(second), status, "3".to_owned());
     assert_eq!(version_of(&jobs, "a").as_deref(), Some("3"));
     jobs.close(&key("a"));
     assert_eq!(jobs.get(&key("a")), None);
     assert!(
-        matches!(jobs.open(&key("a")), Opened::Away(false)),
+        matches!(jobs.open(&key("a")), Opened::Uncached(false)),
         "it is another version"
     );
     jobs.close(&key("a"));
-    assert!(matches!(jobs.open(&key("a")), Opened::Away(true)));
-    assert!(matches!(jobs.open(&key("b")), Opened::Gone));
+    assert!(matches!(jobs.open(&key("a")), Opened::Uncached(true)));
+    assert!(matches!(jobs.open(&key("b")), Opened::NotFound));
 }
 
 #[test]
@@ -129,7 +137,7 @@ fn a_job_that_loses_its_room_while_it_is_reconciled_stays_until_it_is_closed() {
     let size = serde_json::to_string(&first).unwrap().len();
     let jobs = Jobs::new(room(size));
     jobs.apply(first.clone());
-    assert!(matches!(jobs.open(&key("a")), Opened::Here(_)));
+    assert!(matches!(jobs.open(&key("a")), Opened::Cached(_)));
     // The watch doesn't report the operator's own write as a change, so nothing else requeues the job.
     jobs.written(&Arc::new(first), status, "2".to_owned());
     assert_eq!(jobs.uncached(), 1);
@@ -154,7 +162,7 @@ fn a_list_leaves_a_job_open_but_not_one_that_was_made_again_under_its_name() {
     let first = job("a", "1", 10);
     list(&first);
     jobs.open(&key("a"));
-    assert!(jobs.lend(&key("a"), first.clone()).is_some());
+    assert!(jobs.insert_read(&key("a"), first.clone()).is_some());
     list(&first);
     assert_eq!(version_of(&jobs, "a").as_deref(), Some("1"));
     list(&again);
@@ -169,7 +177,7 @@ fn small_jobs_need_no_place_and_the_last_places_are_for_namespaces_that_have_non
         job.metadata.namespace = Some(namespace.to_owned());
         jobs.apply(job);
         match jobs.open(&JobKey::new(namespace, name)) {
-            Opened::Busy(waiting) => waiting,
+            Opened::NoSlot(waiting) => waiting,
             _ => 0,
         }
     };
@@ -199,11 +207,11 @@ fn huge_jobs_are_reconciled_one_after_the_other() {
         jobs.apply(job);
     }
     jobs.apply(job("large", "1", 100_000));
-    assert!(matches!(jobs.open(&key("a")), Opened::Away(_)));
-    assert!(matches!(jobs.open(&key("b")), Opened::Busy(1)));
-    assert!(matches!(jobs.open(&key("large")), Opened::Away(_)));
+    assert!(matches!(jobs.open(&key("a")), Opened::Uncached(_)));
+    assert!(matches!(jobs.open(&key("b")), Opened::NoSlot(1)));
+    assert!(matches!(jobs.open(&key("large")), Opened::Uncached(_)));
     jobs.close(&key("a"));
-    assert!(matches!(jobs.open(&key("b")), Opened::Away(_)));
+    assert!(matches!(jobs.open(&key("b")), Opened::Uncached(_)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -246,7 +254,10 @@ async fn a_job_that_is_gone_when_it_is_read_is_looked_at_again() {
     list.with(200, &json!({ "items": [] }));
     assert!(reconcile.await.unwrap().is_some());
     server.silence().await;
-    assert!(matches!(worker.jobs.open(&key("pt")), Opened::Away(true)));
+    assert!(matches!(
+        worker.jobs.open(&key("pt")),
+        Opened::Uncached(true)
+    ));
 }
 
 #[tokio::test(start_paused = true)]

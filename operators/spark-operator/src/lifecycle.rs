@@ -5,6 +5,7 @@
 //! ([`crate::digest::submission_id`]), so retrying an interrupted submission yields the same id.
 //!
 //! - [`observed`]: the observed state of an application's pods and objects
+//! - `submitting`, `running`: what happens before and during a run
 //! - `optional`: objects that a run doesn't depend on
 //! - [`retry`]: retries and their backoff
 //! - [`executors`]: executors in the status
@@ -126,7 +127,7 @@ impl Draft<'_> {
                     self.enter(State::Completed);
                 }
             }
-            State::Failing => match retry::run(&self.policy(), &self.status) {
+            State::Failing => match retry::after_run(&self.policy(), &self.status) {
                 Retry::Never => self.enter(State::Failed),
                 Retry::At(at) if at <= self.input.now => {
                     let error = self.status.application_state.error_message.as_deref();
@@ -178,7 +179,7 @@ impl Draft<'_> {
         let restarts = match state {
             State::Submitted | State::Running | State::Unknown => !ended,
             // The result of a run that has ended counts, unless it is retried.
-            State::Failing => retry::run(&self.policy(), &self.status) != Retry::Never,
+            State::Failing => retry::after_run(&self.policy(), &self.status) != Retry::Never,
             _ => false,
         };
         if restarts {

@@ -137,7 +137,7 @@ pub fn submit(app: &SparkApplication, inputs: Inputs<'_>) -> Result<Submission, 
     };
     let mut notes = check::spec(&cx)?;
     let mut properties = conf::requested(&cx, &mut notes)?;
-    let batch = batch::marks(&cx, &properties)?;
+    let batch = batch::scheduler_settings(&cx, &properties)?;
     batch.apply(&mut properties);
     let feature = batch::volcano_step(&cx, &mut properties)?;
     let scheduler = batch.scheduler_name.as_deref();

@@ -71,7 +71,7 @@ impl Framework for TensorFlow {
         [PS, EVALUATOR].iter().any(|r| cx.roles.get(r).is_some())
     }
 
-    fn endless(&self, cx: &JobCx<'_, TFJob>) -> Option<String> {
+    fn why_endless(&self, cx: &JobCx<'_, TFJob>) -> Option<String> {
         no_replica_decides(cx.roles, decider(cx.roles)?, WORKER)
     }
 

@@ -79,9 +79,9 @@ pub fn within(
 
 /// Rejects duplicate keys.
 fn unique<K: Ord>(list: Path<'_>, keys: impl Iterator<Item = K>) -> Verdict {
-    let mut seen = BTreeSet::new();
+    let mut observed = BTreeSet::new();
     for (at, key) in keys.enumerate() {
-        if !seen.insert(key) {
+        if !observed.insert(key) {
             return refuse(list.item(at), "Duplicate value");
         }
     }

@@ -202,12 +202,12 @@ pub trait Framework: Send + Sync + 'static {
     }
 
     /// Returns the minimum number of replicas with which an elastic job trains; `None` for a job that needs all of them.
-    fn fewest_replicas(&self, _cx: &JobCx<'_, Self::Job>) -> Option<u32> {
+    fn min_replicas(&self, _cx: &JobCx<'_, Self::Job>) -> Option<u32> {
         None
     }
 
     /// Explains why no state of the job's pods can end it, as its spec stands. The job reports this while it is the case.
-    fn endless(&self, _cx: &JobCx<'_, Self::Job>) -> Option<String> {
+    fn why_endless(&self, _cx: &JobCx<'_, Self::Job>) -> Option<String> {
         None
     }
 

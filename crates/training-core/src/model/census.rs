@@ -65,7 +65,7 @@ pub struct Census<'a> {
 
 impl<'a> Census<'a> {
     /// Assigns the observed pods to the roles' slots.
-    pub fn take(roles: &RoleSet<'_>, seen: &'a Observed, memory: &Memory) -> Self {
+    pub fn take(roles: &RoleSet<'_>, observed: &'a Observed, memory: &Memory) -> Self {
         let mut offsets = Vec::new();
         let mut slots = Vec::new();
         for (at, role) in roles.iter().enumerate() {
@@ -89,7 +89,7 @@ impl<'a> Census<'a> {
         };
         let mut counts = vec![Count::default(); roles.iter().len()];
         let mut surplus = Vec::new();
-        for pod in &seen.pods {
+        for pod in &observed.pods {
             if let Some((at, is_host)) = place(&pod.role, pod.index) {
                 let slot = &mut slots[at];
                 slot.pod = Some(pod);
@@ -104,7 +104,7 @@ impl<'a> Census<'a> {
             }
         }
         surplus.sort_by(|a, b| (&a.role, b.index).cmp(&(&b.role, a.index)));
-        for service in &seen.services {
+        for service in &observed.services {
             if let Some((at, _)) = place(&service.role, service.index) {
                 slots[at].has_service |= !service.terminating;
                 slots[at].service_leaving |= service.terminating;

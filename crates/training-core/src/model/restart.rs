@@ -65,7 +65,7 @@ pub fn decide(policy: RestartPolicy, pod: &PodView) -> Decision {
 /// The backoff before the second replacement. The first has none; each later one doubles it.
 const FIRST_BACKOFF: SignedDuration = SignedDuration::from_secs(10);
 /// The maximum backoff. Both values are those of the kubelet's container restarts.
-const LONGEST_BACKOFF: SignedDuration = SignedDuration::from_secs(300);
+const MAX_BACKOFF: SignedDuration = SignedDuration::from_secs(300);
 
 /// Returns how long to wait, after deciding this attempt (from 1), before creating its pod.
 pub fn backoff(attempt: u32) -> SignedDuration {
@@ -73,7 +73,7 @@ pub fn backoff(attempt: u32) -> SignedDuration {
         return SignedDuration::ZERO;
     }
     let doublings = (attempt - 2).min(10);
-    (FIRST_BACKOFF * (1 << doublings)).min(LONGEST_BACKOFF)
+    (FIRST_BACKOFF * (1 << doublings)).min(MAX_BACKOFF)
 }
 
 /// A pod that ran for this long shows that the job can run, so it resets the backoff.

@@ -255,7 +255,7 @@ pub struct Plan<S, T = Step> {
     pub forged: Vec<ForgedPod>,
     /// The name of a child that the status names and no watch shows. The worker reads it before it executes the plan: a list may have been
     /// wrong, and a replacement would run beside the child.
-    pub lost: Option<String>,
+    pub unobserved_child: Option<String>,
     /// Requeue as soon as the status is stored, because it changes what to do.
     pub requeue: bool,
     /// The latest time to requeue.
@@ -270,7 +270,7 @@ impl<S, T> Default for Plan<S, T> {
             notes: Vec::new(),
             transitions: Vec::new(),
             forged: Vec::new(),
-            lost: None,
+            unobserved_child: None,
             requeue: false,
             requeue_at: None,
         }

@@ -12,15 +12,15 @@ use crate::render::autoscaler::render;
 pub(crate) fn ensure<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
-    seen: &Observed,
+    observed: &Observed,
     draft: &mut Draft,
 ) {
     let Some(wanted) = framework.autoscaling(cx) else {
-        return remove(cx.name, seen, draft);
+        return remove(cx.name, observed, draft);
     };
-    match &seen.autoscaler {
+    match &observed.autoscaler {
         // The cache requeues the job when it has synced.
-        None if seen.autoscaler_unknown => {}
+        None if observed.autoscaler_unknown => {}
         None => draft
             .steps
             .push(Step::CreateAutoscaler(Box::new(render::<F>(cx, &wanted)))),
@@ -35,8 +35,8 @@ pub(crate) fn ensure<F: Framework>(
 }
 
 /// Deletes the autoscaler of a suspended, ended or no longer autoscaled job.
-pub(crate) fn remove(job: &str, seen: &Observed, draft: &mut Draft) {
-    if let Some(there) = seen.autoscaler.as_ref().filter(|a| !a.terminating) {
+pub(crate) fn remove(job: &str, observed: &Observed, draft: &mut Draft) {
+    if let Some(there) = observed.autoscaler.as_ref().filter(|a| !a.terminating) {
         draft.steps.push(Step::DeleteAutoscaler {
             name: job.to_owned(),
             uid: there.uid,

@@ -5,12 +5,12 @@ use serde::Serialize;
 use crate::model::size::Size;
 
 /// The maximum number of objects per plan; the next reconcile creates more. It bounds the memory of a job with ten thousand pods.
-const MOST: usize = 512;
+const MAX: usize = 512;
 /// Beyond this memory, a plan creates nothing more. It bounds the memory of a job with large templates and, with the number of
 /// parallel reconciles, that of many such jobs.
 ///
 /// Units: bytes.
-const MOST_MEMORY: usize = 4 * 1024 * 1024;
+const MAX_MEMORY: usize = 4 * 1024 * 1024;
 
 /// The objects that a plan creates so far.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub struct Creates {
 impl Creates {
     /// Returns true if the remaining objects belong to the next plan.
     pub fn is_full(&self) -> bool {
-        self.objects >= MOST || self.memory >= MOST_MEMORY
+        self.objects >= MAX || self.memory >= MAX_MEMORY
     }
 
     /// Counts one object.
@@ -40,13 +40,13 @@ mod tests {
     fn a_plan_is_full_by_number_or_by_size() {
         let mut small = Creates::default();
         let mut large = Creates::default();
-        for _ in 0..MOST - 1 {
+        for _ in 0..MAX - 1 {
             small.add(&"a");
         }
         assert!(!small.is_full());
         small.add(&"a");
         assert!(small.is_full());
-        large.add(&"a".repeat(MOST_MEMORY - 3));
+        large.add(&"a".repeat(MAX_MEMORY - 3));
         assert!(!large.is_full());
         large.add(&"");
         assert!(large.is_full());

@@ -40,7 +40,7 @@ fn take<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>) -> TemplateHashes {
 pub fn notice<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
-    seen: &Observed,
+    observed: &Observed,
     draft: &mut Draft,
 ) {
     if draft.starts {
@@ -61,7 +61,7 @@ pub fn notice<F: Framework>(
         // A new generation alone is not worth a write.
         return;
     }
-    if !lacking.is_empty() && !seen.pods.is_empty() {
+    if !lacking.is_empty() && !observed.pods.is_empty() {
         let fields: Vec<String> = lacking.iter().map(|part| path(cx, part)).collect();
         let text = format!(
             "{}: only new pods follow this edit; to recreate the existing ones, restart the job",

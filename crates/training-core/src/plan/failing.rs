@@ -20,7 +20,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
 
 /// The maximum number of replicas whose attempts a status stores: about 13 KiB of the status's 32 KiB.
-const MOST_ATTEMPTS: usize = 192;
+const MAX_ATTEMPTS: usize = 192;
 
 /// Selects the failures for this reconcile; the others wait until earlier replacements exist.
 ///
@@ -35,7 +35,7 @@ pub fn batch<J: TrainingJob>(
     let pods: Vec<&PodView> = failures.iter().filter_map(pod).collect();
     let gang = cx.restart_scope() == RestartScope::Gang;
     let together = gang && !have_not_begun(cx, &failures, &pods);
-    if together || memory.replicas.len() + failures.len() <= MOST_ATTEMPTS {
+    if together || memory.replicas.len() + failures.len() <= MAX_ATTEMPTS {
         return failures;
     }
     let gang = memory.gang_attempt;
@@ -56,10 +56,10 @@ pub fn batch<J: TrainingJob>(
     memory
         .replicas
         .retain(|place, entry| entry.settled > 0 || keep(place, entry));
-    if memory.replicas.len() >= MOST_ATTEMPTS {
+    if memory.replicas.len() >= MAX_ATTEMPTS {
         memory.replicas.retain(keep);
     }
-    let mut room = MOST_ATTEMPTS.saturating_sub(memory.replicas.len());
+    let mut room = MAX_ATTEMPTS.saturating_sub(memory.replicas.len());
     let mut fits = |failure: &RankFailure| {
         let Some(role) = cx.roles.iter().nth(failure.role) else {
             return false;
@@ -83,7 +83,7 @@ pub fn batch<J: TrainingJob>(
 pub fn retry<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
-    seen: &Observed,
+    observed: &Observed,
     census: &Census<'_>,
     failures: &[RankFailure],
     draft: &mut Draft,
@@ -111,11 +111,11 @@ pub fn retry<F: Framework>(
         && i64::from(spent) > i64::from(limit)
     {
         remember(cx, pods, draft);
-        return fail(framework, cx, seen, &FailureCause::BackoffLimit, draft);
+        return fail(framework, cx, observed, &FailureCause::BackoffLimit, draft);
     }
     draft.memory.counted_failures = spent;
     if together {
-        restart::all(framework, cx, seen, draft);
+        restart::all(framework, cx, observed, draft);
         // The first pod to fail is the likely culprit.
         let first = pods.iter().min_by_key(|pod| ended(pod));
         let reason = first.map_or(FailureReason::OTHER, |pod| FailureReason::of(pod));
@@ -235,7 +235,7 @@ pub fn remove_unreachable<J: TrainingJob>(
 }
 
 /// The maximum number of failed pods with an event of their own. The counts include the others.
-const TOLD: usize = 3;
+const MAX_POD_EVENTS: usize = 3;
 
 /// Returns the pod of a slot, if it failed.
 fn failed_pod<'a>(slot: &Slot<'a>) -> Option<&'a PodView> {
@@ -252,7 +252,7 @@ fn ended(pod: &PodView) -> Timestamp {
 pub fn remember<J: TrainingJob>(cx: &JobCx<'_, J>, mut pods: Vec<&PodView>, draft: &mut Draft) {
     // The first pod to fail is the likely culprit: the others may have lost their peer. It comes last, so it stays in the status.
     pods.sort_by_key(|pod| ended(pod));
-    pods.truncate(TOLD);
+    pods.truncate(MAX_POD_EVENTS);
     for pod in pods.into_iter().rev() {
         draft.remember_failure(cx.name, cx.namespace, pod);
     }
@@ -318,7 +318,7 @@ pub(super) fn remember_restart<J: TrainingJob>(
 pub fn fail<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
-    seen: &Observed,
+    observed: &Observed,
     cause: &FailureCause,
     draft: &mut Draft,
 ) {
@@ -376,7 +376,7 @@ pub fn fail<F: Framework>(
         };
         draft.notes.push(Note::warning(reason, hint));
     }
-    warn_of_running_pods(cx.job, seen, draft);
+    warn_of_running_pods(cx.job, observed, draft);
 }
 
 /// Records the pods that failed the job.
@@ -402,10 +402,17 @@ pub fn end(draft: &mut Draft, reason: &str, message: &str, note: Note) {
 }
 
 /// Warns that pods of an ended job still hold their resources because the clean-up policy keeps them.
-pub(super) fn warn_of_running_pods<J: TrainingJob>(job: &J, seen: &Observed, draft: &mut Draft) {
-    let running = seen.pods.iter().filter(|p| p.phase == PodPhase::Running);
+pub(super) fn warn_of_running_pods<J: TrainingJob>(
+    job: &J,
+    observed: &Observed,
+    draft: &mut Draft,
+) {
+    let running = observed
+        .pods
+        .iter()
+        .filter(|p| p.phase == PodPhase::Running);
     let active = running.count();
-    if active > 0 && finished::policy(job, &draft.memory, seen.rules) == CleanPodPolicy::None {
+    if active > 0 && finished::policy(job, &draft.memory, observed.rules) == CleanPodPolicy::None {
         draft.notes.push(still_running(active, "pod"));
     }
 }

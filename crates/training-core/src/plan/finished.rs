@@ -16,13 +16,13 @@ use crate::model::step::Step;
 use crate::model::view::PodPhase;
 
 /// The default reconcile of a finished job.
-pub(crate) fn decide<J: TrainingJob>(draft: &mut Draft, job: &J, seen: &Observed) {
+pub(crate) fn decide<J: TrainingJob>(draft: &mut Draft, job: &J, observed: &Observed) {
     if draft.memory.holds(ConditionType::Succeeded) {
         fold(draft);
     }
-    autoscaler::remove(&job.name_any(), seen, draft);
-    gang::remove(&job.name_any(), seen, draft);
-    clean_up(draft, job, seen);
+    autoscaler::remove(&job.name_any(), observed, draft);
+    gang::remove(&job.name_any(), observed, draft);
+    clean_up(draft, job, observed);
     if is_over(draft, job.run_policy().ttl_seconds_after_finished) {
         draft.steps.push(Step::DeleteJob);
     }
@@ -94,20 +94,20 @@ pub fn is_over(draft: &mut Draft, ttl: Option<i32>) -> bool {
     due
 }
 
-fn clean_up<J: TrainingJob>(draft: &mut Draft, job: &J, seen: &Observed) {
-    let policy = policy(job, &draft.memory, seen.rules);
+fn clean_up<J: TrainingJob>(draft: &mut Draft, job: &J, observed: &Observed) {
+    let policy = policy(job, &draft.memory, observed.rules);
     let name = job.name_any();
     let goes = |phase: PodPhase| takes(policy, phase);
     if policy == CleanPodPolicy::None {
         return;
     }
-    for pod in seen.pods.iter().filter(|p| goes(p.phase)) {
+    for pod in observed.pods.iter().filter(|p| goes(p.phase)) {
         draft.delete_pod(&name, pod);
     }
     // A service stays only as long as its pod stays.
-    let stays = seen.pods.iter().filter(|p| !goes(p.phase));
+    let stays = observed.pods.iter().filter(|p| !goes(p.phase));
     let stays: HashSet<(&str, u32)> = stays.map(|p| (&*p.role, p.index)).collect();
-    for service in seen.services.iter().filter(|s| !s.terminating) {
+    for service in observed.services.iter().filter(|s| !s.terminating) {
         if !stays.contains(&(&*service.role, service.index)) {
             draft.steps.push(Step::DeleteService {
                 name: names::replica(&name, &service.role, service.index),

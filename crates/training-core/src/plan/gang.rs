@@ -32,17 +32,17 @@ pub enum PodCreation {
 }
 
 /// Sets the gang scheduler of a new run: the operator's setting, unless the run already has pods with another mark.
-pub fn begin<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: &mut Draft) {
+pub fn begin<J: TrainingJob>(cx: &JobCx<'_, J>, observed: &Observed, draft: &mut Draft) {
     let known = draft.memory.gang.clone().unwrap_or_default();
-    let provider = of_pods(seen, draft).map(|p| named(p, cx, seen, draft));
-    let provider = provider.unwrap_or_else(|| seen.gang.provider.clone());
+    let provider = of_pods(observed, draft).map(|p| named(p, cx, observed, draft));
+    let provider = provider.unwrap_or_else(|| observed.gang.provider.clone());
     remember(draft, known.next(provider));
 }
 
 /// Adopts the gang scheduler of a run that another operator started, by its pods.
-pub fn take_over<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: &mut Draft) {
+pub fn take_over<J: TrainingJob>(cx: &JobCx<'_, J>, observed: &Observed, draft: &mut Draft) {
     if draft.memory.gang.is_none() && draft.memory.made_from.is_none() {
-        begin(cx, seen, draft);
+        begin(cx, observed, draft);
     }
 }
 
@@ -50,7 +50,7 @@ pub fn take_over<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: &mut
 fn named<J: TrainingJob>(
     provider: Provider,
     cx: &JobCx<'_, J>,
-    seen: &Observed,
+    observed: &Observed,
     draft: &Draft,
 ) -> Provider {
     if !matches!(provider, Provider::SchedulerPlugins(_)) {
@@ -60,7 +60,7 @@ fn named<J: TrainingJob>(
         let role = cx.roles.by_label(&pod.role);
         role.is_some_and(|(_, role)| scheduler_of(role).is_none())
     };
-    let mut names = present(seen, draft).filter(given);
+    let mut names = present(observed, draft).filter(given);
     match names.find_map(|pod| pod.scheduler.as_deref()) {
         Some(name) => Provider::SchedulerPlugins(name.as_str().into()),
         None => provider,
@@ -68,17 +68,20 @@ fn named<J: TrainingJob>(
 }
 
 /// Returns the gang scheduler of the current run's pods; `None` without pods.
-fn of_pods(seen: &Observed, draft: &Draft) -> Option<Provider> {
-    let marks: Vec<_> = present(seen, draft).map(|p| p.mark).collect();
-    let set = &seen.gang.provider;
+fn of_pods(observed: &Observed, draft: &Draft) -> Option<Provider> {
+    let marks: Vec<_> = present(observed, draft).map(|p| p.mark).collect();
+    let set = &observed.gang.provider;
     let marked = marks.iter().find_map(|mark| Provider::of_mark(*mark, set));
     (!marks.is_empty()).then(|| marked.unwrap_or_default())
 }
 
 /// Returns the pods of the current run.
-fn present<'a>(seen: &'a Observed, draft: &Draft) -> impl Iterator<Item = &'a PodView> {
+fn present<'a>(observed: &'a Observed, draft: &Draft) -> impl Iterator<Item = &'a PodView> {
     let attempt = draft.memory.gang_attempt;
-    seen.pods.iter().filter(move |p| p.attempt.gang >= attempt)
+    observed
+        .pods
+        .iter()
+        .filter(move |p| p.attempt.gang >= attempt)
 }
 
 /// Stores the run before creating the first group: an operator with another setting would not look for it.
@@ -91,34 +94,42 @@ fn remember(draft: &mut Draft, run: Run) {
 }
 
 /// Returns true while the gang scheduler has not admitted the job. Such a job has not started.
-pub fn blocks_start(habits: GangConventions, seen: &Observed, draft: &Draft) -> bool {
+pub fn blocks_start(conventions: GangConventions, observed: &Observed, draft: &Draft) -> bool {
     let Some(run) = draft
         .memory
         .gang
         .as_ref()
-        .filter(|_| habits == GangConventions::Training)
+        .filter(|_| conventions == GangConventions::Training)
     else {
         return false;
     };
     let behaviour = run.provider.behaviour();
     let admitted = |kind: &GroupKind| {
-        let group = seen
+        let group = observed
             .groups
             .iter()
             .find(|g| g.kind == *kind && !g.terminating);
         group.is_some_and(|g| behaviour.read(g) == GangState::Admitted)
     };
-    behaviour.blocks_start() && seen.pods.is_empty() && !run.provider.kinds().iter().all(admitted)
+    behaviour.blocks_start()
+        && observed.pods.is_empty()
+        && !run.provider.kinds().iter().all(admitted)
 }
 
 /// Returns one-time events about how the job is scheduled.
 pub(super) fn advise<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
-    seen: &Observed,
+    observed: &Observed,
 ) -> Vec<Note> {
-    let habits = framework.gang_conventions(cx);
-    let gang = assemble(cx, seen, &seen.gang.provider, Need::default(), habits);
+    let conventions = framework.gang_conventions(cx);
+    let gang = assemble(
+        cx,
+        observed,
+        &observed.gang.provider,
+        Need::default(),
+        conventions,
+    );
     let mut notes = gang.provider.behaviour().advise(&gang);
     let policy = cx.job.run_policy();
     let timeout = gang.policy.and_then(|p| p.schedule_timeout_seconds);
@@ -140,7 +151,7 @@ pub(super) fn advise<F: Framework>(
 pub fn of<'a, F: Framework>(
     framework: &F,
     cx: &'a JobCx<'a, F::Job>,
-    seen: &'a Observed,
+    observed: &'a Observed,
     census: &Census<'_>,
     run: &'a Run,
 ) -> Result<Option<Gang<'a>>, SpecError> {
@@ -148,16 +159,22 @@ pub fn of<'a, F: Framework>(
         return Ok(None);
     }
     let need = need(framework, cx, census)?;
-    let habits = framework.gang_conventions(cx);
-    Ok(Some(assemble(cx, seen, &run.provider, need, habits)))
+    let conventions = framework.gang_conventions(cx);
+    Ok(Some(assemble(
+        cx,
+        observed,
+        &run.provider,
+        need,
+        conventions,
+    )))
 }
 
 fn assemble<'a, J: TrainingJob>(
     cx: &'a JobCx<'a, J>,
-    seen: &'a Observed,
+    observed: &'a Observed,
     provider: &'a Provider,
     need: Need,
-    habits: GangConventions,
+    conventions: GangConventions,
 ) -> Gang<'a> {
     Gang {
         job: cx.name,
@@ -169,10 +186,10 @@ fn assemble<'a, J: TrainingJob>(
         policy: cx.job.run_policy().scheduling_policy.as_ref(),
         need,
         provider,
-        seen: &seen.groups,
+        observed: &observed.groups,
         queue: cx.job.labels().get(KUEUE_QUEUE).map(String::as_str),
-        kueue: seen.gang.kueue,
-        habits,
+        kueue: observed.gang.kueue,
+        conventions,
         first_class: None,
         annotated_queue: cx
             .annotation(keys::VOLCANO_QUEUE)
@@ -180,21 +197,21 @@ fn assemble<'a, J: TrainingJob>(
     }
 }
 
-/// Creates and updates the groups of a gang. The gate opens once all of them exist and the scheduler has no objection.
+/// Creates and updates the groups of a gang. Pods may be created once all of them exist and the scheduler admits them.
 pub fn ensure<F: Framework>(
     cx: &JobCx<'_, F::Job>,
-    seen: &Observed,
+    observed: &Observed,
     census: &Census<'_>,
     gang: &Gang<'_>,
     draft: &mut Draft,
 ) -> PodCreation {
     let behaviour = gang.provider.behaviour();
-    if let Some(reason) = behaviour.unschedulable_reason(gang) {
-        return hold(draft, census, "GangInvalid", reason);
+    if let Some(message) = behaviour.unschedulable_message(gang) {
+        return hold(draft, census, "GangInvalid", message);
     }
     let mut all = Vec::new();
     for kind in gang.provider.kinds() {
-        match seen.gang.offers.of(*kind) {
+        match observed.gang.offers.of(*kind) {
             Availability::Served(version) => all.push((*kind, *version)),
             Availability::Unknown => return PodCreation::Blocked,
             Availability::Unanswered(words) => {
@@ -213,7 +230,7 @@ pub fn ensure<F: Framework>(
         let Some(group) = gang.group(kind) else {
             draft
                 .steps
-                .push(create::<F>(cx, gang.habits, &wanted, version));
+                .push(create::<F>(cx, gang.conventions, &wanted, version));
             draft.requeue = true;
             return PodCreation::Blocked;
         };
@@ -231,7 +248,7 @@ pub fn ensure<F: Framework>(
         if !follows(group, &wanted, gang.need.members) {
             draft.steps.push(change::<F>(cx, group, &wanted, version));
         }
-        if gang.habits == GangConventions::Training
+        if gang.conventions == GangConventions::Training
             && let GangState::Waiting(why) = behaviour.read(group)
         {
             return wait(draft, census, group, why);
@@ -303,7 +320,7 @@ fn marks<F: Framework>(cx: &JobCx<'_, F::Job>, wanted: &Wanted) -> Value {
 
 fn create<F: Framework>(
     cx: &JobCx<'_, F::Job>,
-    habits: GangConventions,
+    conventions: GangConventions,
     wanted: &Wanted,
     version: &'static str,
 ) -> Step {
@@ -317,7 +334,7 @@ fn create<F: Framework>(
     {
         // As published: users configure these schedulers with annotations on the job too. Where Trainyard reads only the queue from
         // there, it goes into the spec.
-        let copied = habits == GangConventions::Training;
+        let copied = conventions == GangConventions::Training;
         let of_job = cx.job.annotations().iter().filter(|_| copied);
         let of_job = of_job.map(|(key, value)| (key.clone(), json!(value)));
         let ours = std::mem::take(annotations);
@@ -395,12 +412,12 @@ fn without_nulls(value: &Value) -> Value {
 }
 
 /// Deletes groups that the run doesn't use, and forgets former schedulers that have no groups left.
-pub fn clear(job: &str, seen: &Observed, draft: &mut Draft) {
+pub fn clear(job: &str, observed: &Observed, draft: &mut Draft) {
     let run = draft.memory.gang.clone().unwrap_or_default();
     let own = run.provider.kinds();
-    delete(job, seen, draft, |kind| !own.contains(&kind));
-    let gone = |kind: &GroupKind| match seen.gang.offers.of(*kind) {
-        Availability::Served(_) => !seen.groups.iter().any(|g| g.kind == *kind),
+    delete(job, observed, draft, |kind| !own.contains(&kind));
+    let gone = |kind: &GroupKind| match observed.gang.offers.of(*kind) {
+        Availability::Served(_) => !observed.groups.iter().any(|g| g.kind == *kind),
         // Its objects are gone with it.
         Availability::Missing => true,
         Availability::Unknown | Availability::Unanswered(_) | Availability::Denied(_) => false,
@@ -413,8 +430,8 @@ pub fn clear(job: &str, seen: &Observed, draft: &mut Draft) {
 
 /// Deletes all groups of a suspended or finished job. It looks up groups that another operator may have left, and forgets them when
 /// they are gone.
-pub fn remove(job: &str, seen: &Observed, draft: &mut Draft) {
-    delete(job, seen, draft, |_| true);
+pub fn remove(job: &str, observed: &Observed, draft: &mut Draft) {
+    delete(job, observed, draft, |_| true);
     let Some(mut run) = draft.memory.gang.take() else {
         return;
     };
@@ -422,21 +439,24 @@ pub fn remove(job: &str, seen: &Observed, draft: &mut Draft) {
         !former
             .kinds()
             .iter()
-            .all(|kind| is_gone(*kind, seen, draft))
+            .all(|kind| is_gone(*kind, observed, draft))
     });
     draft.memory.gang = Some(run).filter(|run| !run.is_plain());
 }
 
 /// Returns true if a group that the watch may not show is gone. If unknown, looks it up.
-fn is_gone(kind: GroupKind, seen: &Observed, draft: &mut Draft) -> bool {
-    let there = seen.groups.iter().any(|g| g.kind == kind);
-    match seen.gang.offers.of(kind) {
+fn is_gone(kind: GroupKind, observed: &Observed, draft: &mut Draft) -> bool {
+    let there = observed.groups.iter().any(|g| g.kind == kind);
+    match observed.gang.offers.of(kind) {
         Availability::Missing => true,
         Availability::Served(_) if there => {
-            draft.requeue |= seen.groups.iter().any(|g| g.kind == kind && !g.terminating);
+            draft.requeue |= observed
+                .groups
+                .iter()
+                .any(|g| g.kind == kind && !g.terminating);
             false
         }
-        Availability::Served(_) if seen.sought.contains(&kind) => true,
+        Availability::Served(_) if observed.sought.contains(&kind) => true,
         Availability::Served(version) => {
             draft.steps.push(Step::LookUpGroup { kind, version });
             draft.requeue = true;
@@ -447,14 +467,14 @@ fn is_gone(kind: GroupKind, seen: &Observed, draft: &mut Draft) -> bool {
 }
 
 /// Returns the gang scheduler of a run that another operator started, unless the watch shows all of its groups.
-pub(super) fn foreign(seen: &Observed, draft: &Draft) -> Option<Provider> {
+pub(super) fn foreign(observed: &Observed, draft: &Draft) -> Option<Provider> {
     let memory = &draft.memory;
     let begun = memory.holds(ConditionType::Created) && !memory.holds(ConditionType::Suspended);
     if !begun || memory.is_finished() || memory.gang.is_some() || memory.made_from.is_some() {
         return None;
     }
-    let provider = of_pods(seen, draft).unwrap_or_else(|| seen.gang.provider.clone());
-    let shown = |kind: &GroupKind| seen.groups.iter().any(|g| g.kind == *kind);
+    let provider = of_pods(observed, draft).unwrap_or_else(|| observed.gang.provider.clone());
+    let shown = |kind: &GroupKind| observed.groups.iter().any(|g| g.kind == *kind);
     (!provider.kinds().iter().all(shown)).then_some(provider)
 }
 
@@ -467,13 +487,13 @@ pub(super) fn leave(provider: Provider, draft: &mut Draft) {
     draft.urgency(Urgency::First);
 }
 
-fn delete(job: &str, seen: &Observed, draft: &mut Draft, goes: impl Fn(GroupKind) -> bool) {
-    for group in seen
+fn delete(job: &str, observed: &Observed, draft: &mut Draft, goes: impl Fn(GroupKind) -> bool) {
+    for group in observed
         .groups
         .iter()
         .filter(|g| !g.terminating && goes(g.kind))
     {
-        if let Availability::Served(version) = seen.gang.offers.of(group.kind) {
+        if let Availability::Served(version) = observed.gang.offers.of(group.kind) {
             draft.steps.push(Step::DeleteGroup {
                 kind: group.kind,
                 version,

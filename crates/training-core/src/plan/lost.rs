@@ -89,11 +89,14 @@ pub fn delete_given_up<'a>(
 }
 
 /// Forces the deletion of given-up pods that are stuck terminating. `owner` is the job's own uid.
-pub(super) fn remove(job: &str, owner: Option<Uid>, seen: &Observed, draft: &mut Draft) {
-    let own = seen.pods.iter().map(|pod| (None, pod));
-    let made = seen.batch_pods.iter().map(|made| (Some(made), &made.pod));
+pub(super) fn remove(job: &str, owner: Option<Uid>, observed: &Observed, draft: &mut Draft) {
+    let own = observed.pods.iter().map(|pod| (None, pod));
+    let made = observed
+        .batch_pods
+        .iter()
+        .map(|made| (Some(made), &made.pod));
     for (made, pod) in own.chain(made).filter(|(_, pod)| pod.terminating) {
-        let since = match fate(pod, seen.rules, draft.now) {
+        let since = match fate(pod, observed.rules, draft.now) {
             Fate::Kept => continue,
             Fate::Until(at) => {
                 draft.requeue_after(at, 0);
@@ -106,7 +109,7 @@ pub(super) fn remove(job: &str, owner: Option<Uid>, seen: &Observed, draft: &mut
         let node = pod.trouble.as_deref().map_or("", |t| t.node.as_str());
         let of_a_job = made.is_some_and(|made| Some(made.batch) != owner);
         // After a rejection, the deletion doesn't happen, so its event is not repeated.
-        let refused = seen.stall.as_ref().map(|stall| stall.blocks) == Some(Blocked::Change);
+        let refused = observed.stall.as_ref().map(|stall| stall.blocks) == Some(Blocked::Change);
         if !(of_a_job && refused) {
             draft.notes.push(Note::warning(
                 "LostPodDeleted",

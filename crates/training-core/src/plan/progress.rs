@@ -30,7 +30,7 @@ use crate::render::{pod, service};
 pub(super) fn decide<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
-    seen: &Observed,
+    observed: &Observed,
     census: &Census<'_>,
     draft: &mut Draft,
 ) -> Result<(), SpecError> {
@@ -46,7 +46,7 @@ pub(super) fn decide<F: Framework>(
     let verdict = match (framework.judge(cx, census), limit_reached(cx, draft)) {
         (Verdict::Succeeded, _) => Verdict::Succeeded,
         (_, Some(limit)) => Verdict::Failed(limit),
-        (verdict, None) => lost::give_up(census, seen.rules, draft, verdict),
+        (verdict, None) => lost::give_up(census, observed.rules, draft, verdict),
     };
     // Failures in the same snapshot are counted first.
     let mut unrenderable = None;
@@ -54,7 +54,7 @@ pub(super) fn decide<F: Framework>(
         match replaced(framework, cx, draft) {
             Ok(_) => {
                 lost.record_events(cx, census, draft);
-                restart::on_request(framework, cx, seen, draft);
+                restart::on_request(framework, cx, observed, draft);
                 requeue_at_deadline(cx, draft);
                 return Ok(());
             }
@@ -64,7 +64,7 @@ pub(super) fn decide<F: Framework>(
     }
     let made = match verdict {
         Verdict::Succeeded => {
-            succeed(framework, cx, seen, draft);
+            succeed(framework, cx, observed, draft);
             Ok(())
         }
         Verdict::Failed(cause) => {
@@ -74,16 +74,16 @@ pub(super) fn decide<F: Framework>(
             if was_seen_to_run(cx, census, &cause, draft) {
                 runs(framework, cx, draft);
             }
-            failing::fail(framework, cx, seen, &cause, draft);
+            failing::fail(framework, cx, observed, &cause, draft);
             Ok(())
         }
         Verdict::Retry(failures) => {
             lost.record_events(cx, census, draft);
             let failures = failing::batch(cx, census, failures, &mut draft.memory);
             if failures.is_empty() {
-                fill(framework, cx, seen, census, draft)
+                fill(framework, cx, observed, census, draft)
             } else {
-                failing::retry(framework, cx, seen, census, &failures, draft);
+                failing::retry(framework, cx, observed, census, &failures, draft);
                 Ok(())
             }
         }
@@ -98,7 +98,7 @@ pub(super) fn decide<F: Framework>(
                 }
                 runs(framework, cx, draft);
             }
-            fill(framework, cx, seen, census, draft)
+            fill(framework, cx, observed, census, draft)
         }
     };
     requeue_at_deadline(cx, draft);
@@ -123,11 +123,11 @@ fn deadline<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &Draft) -> Option<(Timesta
 pub fn end_at_deadline<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
-    seen: &Observed,
+    observed: &Observed,
     draft: &mut Draft,
 ) {
     if is_overdue(cx, draft) {
-        failing::fail(framework, cx, seen, &FailureCause::Deadline, draft);
+        failing::fail(framework, cx, observed, &FailureCause::Deadline, draft);
     } else {
         requeue_at_deadline(cx, draft);
     }
@@ -137,20 +137,20 @@ pub fn end_at_deadline<F: Framework>(
 fn fill<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
-    seen: &Observed,
+    observed: &Observed,
     census: &Census<'_>,
     draft: &mut Draft,
 ) -> Result<(), SpecError> {
-    remove_surplus(cx, seen, census, draft);
+    remove_surplus(cx, observed, census, draft);
     if draft.starts {
         let replaced = replaced(framework, cx, draft)?;
         record_replaced_variables(replaced, draft);
     }
-    gang::clear(cx.name, seen, draft);
+    gang::clear(cx.name, observed, draft);
     let run = draft.memory.gang.clone().unwrap_or_default();
-    let gang = gang::of(framework, cx, seen, census, &run)?;
+    let gang = gang::of(framework, cx, observed, census, &run)?;
     let creation = gang.as_ref().map_or(gang::PodCreation::Allowed, |gang| {
-        gang::ensure::<F>(cx, seen, census, gang, draft)
+        gang::ensure::<F>(cx, observed, census, gang, draft)
     });
     match creation {
         gang::PodCreation::Allowed => make_missing(framework, cx, census, gang.as_ref(), draft),
@@ -177,7 +177,7 @@ fn was_seen_to_run<J: TrainingJob>(
 fn succeed<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
-    seen: &Observed,
+    observed: &Observed,
     draft: &mut Draft,
 ) {
     has_run(framework, cx, draft);
@@ -191,7 +191,7 @@ fn succeed<F: Framework>(
     draft.notes.push(Note::normal(reason, message));
     draft.transitions.push(Transition::Succeeded);
     if framework.may_outlive_success(cx) {
-        failing::warn_of_running_pods(cx.job, seen, draft);
+        failing::warn_of_running_pods(cx.job, observed, draft);
     }
     draft.urgency(Urgency::First);
 }
@@ -240,7 +240,7 @@ fn has_restarted<F: Framework>(
     census: &Census<'_>,
     memory: &Memory,
 ) -> bool {
-    if let Some(fewest) = framework.fewest_replicas(cx) {
+    if let Some(fewest) = framework.min_replicas(cx) {
         let trains = |s: &&Slot<'_>| s.state != SlotState::Failed && is_up(s);
         let up = census.slots.iter().filter(trains).count();
         return up >= usize::try_from(fewest).unwrap_or(usize::MAX) || all_run(census);
@@ -260,14 +260,14 @@ fn has_restarted<F: Framework>(
 
 fn remove_surplus<J: TrainingJob>(
     cx: &JobCx<'_, J>,
-    seen: &Observed,
+    observed: &Observed,
     census: &Census<'_>,
     draft: &mut Draft,
 ) {
     for pod in &census.surplus {
         draft.delete_pod(cx.name, pod);
     }
-    for service in seen.services.iter().filter(|s| !s.terminating) {
+    for service in observed.services.iter().filter(|s| !s.terminating) {
         let wanted = cx
             .roles
             .by_label(&service.role)

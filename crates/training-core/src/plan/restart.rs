@@ -17,12 +17,12 @@ use crate::model::template_hashes::TemplateHashes;
 pub fn all<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
-    seen: &Observed,
+    observed: &Observed,
     draft: &mut Draft,
 ) {
-    draft.memory.next_gang_attempt(seen.newest_gang());
+    draft.memory.next_gang_attempt(observed.newest_gang());
     edits::renew(framework, cx, draft);
-    gang::begin(cx, seen, draft);
+    gang::begin(cx, observed, draft);
     draft.memory.recreated = draft.memory.recreated.saturating_add(cx.roles.total());
 }
 
@@ -48,10 +48,10 @@ pub(super) fn store_restart_request<J: TrainingJob>(cx: &JobCx<'_, J>, memory: &
 pub fn on_request<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
-    seen: &Observed,
+    observed: &Observed,
     draft: &mut Draft,
 ) {
-    all(framework, cx, seen, draft);
+    all(framework, cx, observed, draft);
     draft
         .transitions
         .push(Transition::Restarted(FailureReason::REQUESTED));

@@ -25,11 +25,11 @@ use crate::model::view::PodView;
 /// A message stays unchanged for this long, even if other pods become affected.
 const REWORD_AFTER: SignedDuration = SignedDuration::from_secs(30);
 /// The longest quote from the cluster in a message. Units: bytes.
-const QUOTED: usize = 320;
+const MAX_QUOTE: usize = 320;
 /// The longest message. Units: bytes.
-const LONGEST: usize = 1024;
+const MAX_MESSAGE: usize = 1024;
 /// The maximum number of pods that a message names. It counts the others.
-const NAMED: usize = 3;
+const MAX_NAMES: usize = 3;
 
 /// The reason for a job that nothing can end.
 const ENDLESS: &str = "NeverEnds";
@@ -37,7 +37,7 @@ const ENDLESS: &str = "NeverEnds";
 /// Sets, updates or clears the condition.
 pub(super) fn report<J: TrainingJob>(
     cx: &JobCx<'_, J>,
-    seen: &Observed,
+    observed: &Observed,
     endless: Option<&str>,
     draft: &mut Draft,
 ) {
@@ -52,26 +52,26 @@ pub(super) fn report<J: TrainingJob>(
             .as_ref()
             .is_some_and(|c| c.reason.as_deref() == Some(reason))
     };
-    if let Some(stall) = &seen.stall {
+    if let Some(stall) = &observed.stall {
         if !is_known(stall.reason) {
-            begin(draft, stall.reason, &shorten(&stall.message, LONGEST));
+            begin(draft, stall.reason, &shorten(&stall.message, MAX_MESSAGE));
             draft.urgency(Urgency::Parallel);
         }
     } else if let Some((reason, message)) = draft.stall.take() {
         if !is_known(reason) {
-            begin(draft, reason, &shorten(&message, LONGEST));
+            begin(draft, reason, &shorten(&message, MAX_MESSAGE));
             draft.urgency(Urgency::Parallel);
         } else if reason == INVALID_SPEC {
-            restate(draft, &shorten(&message, LONGEST));
+            restate(draft, &shorten(&message, MAX_MESSAGE));
         }
-    } else if let Some(sentence) = of_pods(cx, seen, known.as_ref(), draft) {
+    } else if let Some(sentence) = of_pods(cx, observed, known.as_ref(), draft) {
         match &known {
             Some(condition) if is_known(sentence.reason) => reword(draft, condition, &sentence),
             Some(_) | None => begin(draft, sentence.reason, &sentence.whole),
         }
     } else if let Some(message) = endless {
         if !is_known(ENDLESS) {
-            begin(draft, ENDLESS, &shorten(message, LONGEST));
+            begin(draft, ENDLESS, &shorten(message, MAX_MESSAGE));
             draft.urgency(Urgency::Parallel);
         }
     } else if let Some(condition) = known {
@@ -88,7 +88,7 @@ const INVALID_SPEC: &str = "InvalidSpec";
 pub(super) fn by_spec(draft: &mut Draft, error: &SpecError) {
     let rest =
         "; running pods continue, and the job follows its spec again once the field is fixed";
-    let message = shorten(&error.to_string(), LONGEST - rest.len()) + rest;
+    let message = shorten(&error.to_string(), MAX_MESSAGE - rest.len()) + rest;
     draft.stall = Some((INVALID_SPEC, message));
 }
 
@@ -172,14 +172,14 @@ impl Case<'_> {
 
 fn of_pods<J: TrainingJob>(
     cx: &JobCx<'_, J>,
-    seen: &Observed,
+    observed: &Observed,
     known: Option<&JobCondition>,
     draft: &mut Draft,
 ) -> Option<Sentence> {
     let mut cases = Vec::new();
     let mut recovering = Vec::new();
-    let own = seen.pods.iter().map(|pod| (None, pod));
-    let made = seen.batch_pods.iter().map(|b| (Some(&*b.name), &b.pod));
+    let own = observed.pods.iter().map(|pod| (None, pod));
+    let made = observed.batch_pods.iter().map(|b| (Some(&*b.name), &b.pod));
     for (name, pod) in own.chain(made) {
         if pod.trouble.is_none() && pod.starts_since().is_none() {
             continue;
@@ -225,11 +225,11 @@ fn of_pods<J: TrainingJob>(
 
 fn sentence(job: &str, cause: Cause, cases: &[Case<'_>]) -> Sentence {
     let speaker = cases.first().map(|c| trouble_of(c.pod)).unwrap_or_default();
-    let names: Vec<String> = cases.iter().take(NAMED).map(|c| c.name(job)).collect();
+    let names: Vec<String> = cases.iter().take(MAX_NAMES).map(|c| c.name(job)).collect();
     let mut head = match cases.len() {
         1 => format!("Pod {}", names.join(", ")),
-        n if n <= NAMED => format!("{n} pods ({})", names.join(", ")),
-        n => format!("{n} pods ({} and {} more)", names.join(", "), n - NAMED),
+        n if n <= MAX_NAMES => format!("{n} pods ({})", names.join(", ")),
+        n => format!("{n} pods ({} and {} more)", names.join(", "), n - MAX_NAMES),
     };
     // Writing to a String can't fail.
     let _ = write!(head, ": {}", cause.describe(&speaker));
@@ -248,7 +248,7 @@ fn sentence(job: &str, cause: Cause, cases: &[Case<'_>]) -> Sentence {
     let stop = if rest.ends_with('…') { "" } else { "." };
     let _ = write!(rest, "{stop} {hint}.");
     // The hint is never truncated.
-    let head = shorten(&head, LONGEST.saturating_sub(rest.len()));
+    let head = shorten(&head, MAX_MESSAGE.saturating_sub(rest.len()));
     let whole = format!("{head}{rest}");
     Sentence {
         reason: cause.reason(),
@@ -264,7 +264,7 @@ fn missing_claim(said: &str) -> Option<&str> {
     rest.starts_with(" not found").then_some(name)
 }
 
-/// Returns a pod's problem. A pod that only takes long to start has nothing but the time.
+/// Returns a pod's problem. If a pod only starts slowly, nothing but `since` is set.
 fn trouble_of(pod: &PodView) -> Cow<'_, Trouble> {
     let since = pod.starts_since();
     pod.trouble.as_deref().map_or_else(
@@ -300,7 +300,7 @@ fn quote(cause: Cause, pod: Option<&PodView>) -> String {
         | Cause::Unschedulable
         | Cause::SchedulingGated => trouble.message.clone(),
     };
-    let text = shorten(text.trim(), QUOTED);
+    let text = shorten(text.trim(), MAX_QUOTE);
     text.trim_end_matches(['.', ' ']).to_owned()
 }
 
@@ -308,7 +308,7 @@ fn quote(cause: Cause, pod: Option<&PodView>) -> String {
 mod tests {
     use k8s_openapi::jiff::Timestamp;
 
-    use super::{LONGEST, by_spec};
+    use super::{MAX_MESSAGE, by_spec};
     use crate::model::error::SpecError;
     use crate::model::memory::Memory;
     use crate::plan::draft::Draft;
@@ -319,7 +319,7 @@ mod tests {
         let error = SpecError::new("spec.x", "not a number ".repeat(200));
         by_spec(&mut draft, &error);
         let (_, message) = draft.stall.unwrap();
-        assert!(message.len() <= LONGEST, "{}", message.len());
+        assert!(message.len() <= MAX_MESSAGE, "{}", message.len());
         assert!(
             message.contains("… ") || message.contains("…;"),
             "{message}"

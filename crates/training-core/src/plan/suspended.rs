@@ -16,7 +16,7 @@ use crate::model::verdict::JobMessage;
 pub(crate) fn decide<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
-    seen: &Observed,
+    observed: &Observed,
     draft: &mut Draft,
 ) {
     let kind = F::Job::kind(&());
@@ -33,27 +33,27 @@ pub(crate) fn decide<F: Framework>(
         draft.set(ConditionType::Suspended, true, &reason, &message);
         draft.notes.push(Note::normal(reason, message));
         // Pods without a start time: the status of the reconcile that created them was never stored.
-        if draft.memory.started.is_some() || !seen.pods.is_empty() {
+        if draft.memory.started.is_some() || !observed.pods.is_empty() {
             // When the job resumes, leftovers of the former run are outdated and can neither fail nor complete it.
-            draft.memory.next_gang_attempt(seen.newest_gang());
+            draft.memory.next_gang_attempt(observed.newest_gang());
         }
         draft.memory.made_from = None;
         draft.urgency(Urgency::First);
     }
-    for pod in &seen.pods {
+    for pod in &observed.pods {
         draft.delete_pod(cx.name, pod);
     }
-    for service in seen.services.iter().filter(|s| !s.terminating) {
+    for service in observed.services.iter().filter(|s| !s.terminating) {
         let name = names::replica(cx.name, &service.role, service.index);
         draft.steps.push(Step::DeleteService {
             name,
             uid: service.uid,
         });
     }
-    autoscaler::remove(cx.name, seen, draft);
-    gang::remove(cx.name, seen, draft);
+    autoscaler::remove(cx.name, observed, draft);
+    gang::remove(cx.name, observed, draft);
     // A job that was created suspended has none, as published.
-    if draft.memory.counts.is_none() && !seen.pods.is_empty() {
+    if draft.memory.counts.is_none() && !observed.pods.is_empty() {
         let empty = cx
             .roles
             .iter()
@@ -64,7 +64,7 @@ pub(crate) fn decide<F: Framework>(
         let label = cx.roles.get(key).map(|r| r.label.clone());
         let label = label.unwrap_or_else(|| key.to_ascii_lowercase());
         // Counts existing pods in any phase: quota that is released at 0 must really be free.
-        let there = seen.pods.iter().filter(|p| *p.role == *label).count();
+        let there = observed.pods.iter().filter(|p| *p.role == *label).count();
         shown.active = i32::try_from(there).unwrap_or(i32::MAX);
     }
     draft.memory.ready = Some(format!("0/{}", cx.roles.total()));
@@ -74,7 +74,7 @@ pub(crate) fn decide<F: Framework>(
 pub fn resume<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
-    seen: &Observed,
+    observed: &Observed,
     draft: &mut Draft,
 ) {
     let reason = format!("{}Resumed", F::Job::kind(&()));
@@ -85,12 +85,12 @@ pub fn resume<F: Framework>(
     draft.starts = true;
     // This must be stored before the first pod: a pod counts as one of the former run while the status says suspended.
     draft.urgency(Urgency::First);
-    if seen
+    if observed
         .pods
         .iter()
         .any(|p| p.attempt.gang >= draft.memory.gang_attempt)
     {
         // Another operator suspended the job, and its pods are not gone yet: they belong to the former run.
-        draft.memory.next_gang_attempt(seen.newest_gang());
+        draft.memory.next_gang_attempt(observed.newest_gang());
     }
 }

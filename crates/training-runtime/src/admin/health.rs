@@ -12,7 +12,7 @@ use tokio::time::Instant;
 const STUCK: Duration = Duration::from_mins(3);
 
 /// How many namespaces readiness names per component.
-const NAMED: usize = 3;
+const MAX_NAMES: usize = 3;
 
 /// The state behind the probes. All clones share it.
 ///
@@ -49,7 +49,7 @@ impl Health {
 
     /// Marks a component as not ready in these namespaces.
     pub fn set_unready_in(&self, component: &'static str, namespaces: &[&str]) {
-        let named = &namespaces[..namespaces.len().min(NAMED)];
+        let named = &namespaces[..namespaces.len().min(MAX_NAMES)];
         let more = match namespaces.len() - named.len() {
             0 => String::new(),
             more => format!(" and {more} more"),
@@ -69,7 +69,7 @@ impl Health {
     }
 
     /// Registers a reconcile. It ends when the guard is dropped, also by a panic.
-    pub fn pass_started(&self) -> ReconcileGuard {
+    pub fn reconcile_started(&self) -> ReconcileGuard {
         let mut state = self.0.lock();
         let number = state.next;
         state.next += 1;
@@ -149,9 +149,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn i_38_a_pass_held_for_three_minutes_means_not_alive() {
         let health = Health::new(&[]);
-        let held = health.pass_started();
+        let held = health.reconcile_started();
         for _ in 0..100 {
-            drop(health.pass_started());
+            drop(health.reconcile_started());
         }
         tokio::time::advance(STUCK).await;
         assert_eq!(health.live(), Ok(()));

@@ -21,7 +21,7 @@ use training_core::Size;
 use super::watch_layer::watched;
 
 /// Maximum bytes of a page with more than one object.
-const LONGEST: usize = 4 * 1024 * 1024;
+const MAX_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum memory of its objects, in bytes.
 const LARGEST: usize = 32 * 1024 * 1024;
 
@@ -52,7 +52,7 @@ impl Pages {
 
     /// Doubles the limit of the next page if this one, of `limit` objects, was small.
     fn fitted(&self, list: &str, limit: u32, asked: u32, size: Size) {
-        if limit >= asked || size.text > LONGEST / 4 || size.memory() > LARGEST / 4 {
+        if limit >= asked || size.text > MAX_BYTES / 4 || size.memory() > LARGEST / 4 {
             return;
         }
         let mut limits = self.limits.lock();
@@ -126,7 +126,7 @@ where
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame?.into_data() {
             size += Size::of_text(&data);
-            if bounded && (size.text > LONGEST || size.memory() > LARGEST) {
+            if bounded && (size.text > MAX_BYTES || size.memory() > LARGEST) {
                 return Ok(None);
             }
             page.extend_from_slice(&data);
@@ -235,9 +235,9 @@ mod tests {
     #[tokio::test]
     async fn one_object_is_read_whatever_its_size() {
         let (server, pages) = (Server::default(), Pages::default());
-        *server.object.lock() = " ".repeat(LONGEST + 1);
+        *server.object.lock() = " ".repeat(MAX_BYTES + 1);
         let page = server.list(&pages, "limit=4").await;
-        assert_eq!(page.body().len(), LONGEST + 1);
+        assert_eq!(page.body().len(), MAX_BYTES + 1);
         assert_eq!(page.status(), StatusCode::OK);
         assert_eq!(server.asked(), [4, 2, 1]);
     }

@@ -1,15 +1,15 @@
 //! The limits and ranks of event texts.
 
 /// Maximum bytes of a message. Source: the validation of core/v1 events in Kubernetes.
-const LONGEST: usize = 1_024;
+const MAX_MESSAGE: usize = 1_024;
 
 /// How much an event matters to the outcome of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Importance {
     /// Objects were created, deleted or lost on the way.
-    Course,
+    Progress,
     /// The job is suspended, resumed or restarted.
-    Turn,
+    StateChange,
     /// The job has ended, why it ended, or what it left behind.
     End,
 }
@@ -30,9 +30,9 @@ pub(super) fn importance(reason: &str) -> Importance {
     if ENDS.contains(&reason) || is(&["JobSucceeded", "JobFailed"]) {
         Importance::End
     } else if TURNS.contains(&reason) || is(&["JobSuspended", "JobResumed", "JobRestarting"]) {
-        Importance::Turn
+        Importance::StateChange
     } else {
-        Importance::Course
+        Importance::Progress
     }
 }
 
@@ -40,7 +40,7 @@ pub(super) fn importance(reason: &str) -> Importance {
 /// end stay: published messages have some.
 pub(super) fn clean(message: &str) -> String {
     const CUT: char = '…';
-    let mut text = String::with_capacity(message.len().min(LONGEST));
+    let mut text = String::with_capacity(message.len().min(MAX_MESSAGE));
     let mut characters = message
         .trim_start()
         .trim_end_matches(char::is_control)
@@ -53,13 +53,13 @@ pub(super) fn clean(message: &str) -> String {
     // Leave room for the mark only if text remains.
     let mut fits = 0;
     for c in characters.by_ref() {
-        if text.len() + c.len_utf8() > LONGEST {
+        if text.len() + c.len_utf8() > MAX_MESSAGE {
             text.truncate(fits);
             text.push(CUT);
             break;
         }
         text.push(c);
-        if text.len() + CUT.len_utf8() <= LONGEST {
+        if text.len() + CUT.len_utf8() <= MAX_MESSAGE {
             fits = text.len();
         }
     }

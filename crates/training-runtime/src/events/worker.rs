@@ -27,11 +27,11 @@ const PER_MINUTE: usize = 9;
 
 /// The share of notes that concern neither the end nor a suspension or restart. An end has at most three: that the job ended, which
 /// limit it hit, and what still runs. Without reserved slots the sum would swallow them exactly when much went wrong before.
-const COURSE: usize = 6;
+const PROGRESS_LIMIT: usize = 6;
 
 /// The share with one more: a suspension or restart, or the first Warning, at the cost of the end. Suspending a gang, or creating many
 /// objects, alone takes six.
-const WITH_A_TURN: usize = 7;
+const STATE_CHANGE_LIMIT: usize = 7;
 
 /// The window of the rate limit.
 const WINDOW: Duration = Duration::from_mins(1);
@@ -41,13 +41,13 @@ const WINDOW: Duration = Duration::from_mins(1);
 const REMEMBERED: Duration = Duration::from_mins(55);
 
 /// Events that a worker remembers for their repeats; 32 bytes each.
-const MADE: usize = 256;
+const MAX_REMEMBERED: usize = 256;
 
 /// How long a request keeps those of the other workers waiting.
-const TURN: Duration = Duration::from_secs(1);
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// The pause before the only retry.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// An event of ours that should still exist.
 struct StoredEvent {
@@ -174,9 +174,11 @@ impl<W: EventWriter> Worker<W> {
             recent.forget_before(now);
             let warns = note.severity == Severity::Warning;
             let (places, follows) = match text::importance(&note.reason) {
-                Importance::Course if warns && recent.warned.is_none() => (WITH_A_TURN, false),
-                Importance::Course => (COURSE, true),
-                Importance::Turn => (WITH_A_TURN, false),
+                Importance::Progress if warns && recent.warned.is_none() => {
+                    (STATE_CHANGE_LIMIT, false)
+                }
+                Importance::Progress => (PROGRESS_LIMIT, true),
+                Importance::StateChange => (STATE_CHANGE_LIMIT, false),
                 Importance::End => (PER_MINUTE, false),
             };
             let full = recent.writes.len() >= places;
@@ -340,7 +342,7 @@ impl<W: EventWriter> Worker<W> {
     where
         F: Future<Output = Result<(), Fault>>,
     {
-        let mut pause = AGAIN;
+        let mut pause = RETRY_DELAY;
         for last in [false, true] {
             match self.send(request(&self.writer)).await {
                 Err(Fault::Throttled { after }) if !last => pause = after,
@@ -362,7 +364,7 @@ impl<W: EventWriter> Worker<W> {
             return Err(Fault::NotLeading);
         }
         let mut request = pin!(within(self.config.call_deadline, request));
-        if let Ok(answer) = timeout(TURN, &mut request).await {
+        if let Ok(answer) = timeout(MAX_WAIT, &mut request).await {
             return answer;
         }
         drop(turn);
@@ -381,7 +383,7 @@ impl<W: EventWriter> Worker<W> {
     }
 
     fn remember(&mut self, key: u64, made: StoredEvent) {
-        if self.made.len() >= MADE
+        if self.made.len() >= MAX_REMEMBERED
             && let Some(oldest) = self
                 .made
                 .iter()

@@ -99,7 +99,7 @@ impl Executor {
             Some(now) if now.view.uid == known.uid => {
                 index.found(now);
             }
-            Some(_) | None => index.gone(uid(job), known.uid, Instant::now()),
+            Some(_) | None => index.record_gone(uid(job), known.uid, Instant::now()),
         }
         Ok(())
     }

@@ -37,7 +37,7 @@ impl Executor {
                 let identity = answer.identity();
                 let view =
                     identity.and_then(|(uid, version)| ObjectView::made(object, uid, version));
-                self.knows(job, view);
+                self.cache_object(job, view);
                 Ok(())
             }
             Err(Failure::Exists(_)) => match object {
@@ -63,7 +63,7 @@ impl Executor {
         }
     }
 
-    fn knows<J: Resource<DynamicType = ()>>(&self, job: &J, view: Option<ObjectView>) {
+    fn cache_object<J: Resource<DynamicType = ()>>(&self, job: &J, view: Option<ObjectView>) {
         if let Some(view) = view {
             let index = self.children.objects.of_kind(view.kind);
             index.created(Self::owned(job, uid(job), view), Instant::now());

@@ -21,7 +21,7 @@ pub trait Child: Clone {
     /// Marks the child as deleted, if its last state counts afterwards.
     fn mark_deleted(&mut self) {}
     /// Returns true if it was marked as deleted.
-    fn is_gone(&self) -> bool {
+    fn is_deleted(&self) -> bool {
         false
     }
 }

@@ -13,7 +13,7 @@ use super::slim::version;
 /// Number of texts to compare with; the last match comes first.
 const MODELS: usize = 4;
 /// Maximum bytes of a text to compare: more would cost more time than the memory is worth.
-const LONGEST: usize = 32 * 1024;
+const MAX_BYTES: usize = 32 * 1024;
 /// Minimum equal bytes in a row; fewer are not worth a reference.
 const WINDOW: usize = 8;
 
@@ -59,7 +59,7 @@ impl Packer {
         let mut whole = Vec::new();
         reference(&mut whole, &[], 0, text.len());
         let whole = whole.into_boxed_slice();
-        if text.len() > LONGEST {
+        if text.len() > MAX_BYTES {
             return (text.into(), whole);
         }
         for at in 0..self.models.len() {
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn texts_that_have_nothing_in_common_come_back_as_well() {
         let mut packer = Packer::default();
-        let long = "x".repeat(LONGEST + 1);
+        let long = "x".repeat(MAX_BYTES + 1);
         let odd: Vec<String> = ('a'..='z').map(|c| c.to_string().repeat(300)).collect();
         for whole in ["", "short", &long]
             .into_iter()

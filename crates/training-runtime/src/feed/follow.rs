@@ -36,7 +36,7 @@ pub struct Source {
 }
 
 /// The events of one watch.
-pub(super) struct Follow<K> {
+pub(super) struct WatchStream<K> {
     feed: &'static str,
     scope: Scope,
     api: Api<K>,
@@ -54,12 +54,17 @@ pub(super) struct Follow<K> {
     silent: bool,
 }
 
-impl<K> Follow<K>
+impl<K> WatchStream<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     /// Starts with a list. Lists are quorum reads in pages.
-    pub fn new(feed: &'static str, source: &Source, scope: &Scope, selector: Option<String>) -> Self
+    pub fn namespaced(
+        feed: &'static str,
+        source: &Source,
+        scope: &Scope,
+        selector: Option<String>,
+    ) -> Self
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     {
@@ -67,11 +72,11 @@ where
             Some(namespace) => Api::namespaced(source.client.clone(), namespace),
             None => Api::all(source.client.clone()),
         };
-        Self::over(feed, source, scope, selector, api)
+        Self::with_api(feed, source, scope, selector, api)
     }
 
-    /// Like `new`, for a kind that is known only at run time.
-    pub fn of(
+    /// Like `namespaced`, for a kind that is known only at run time.
+    pub fn dynamic(
         feed: &'static str,
         source: &Source,
         scope: &Scope,
@@ -85,11 +90,11 @@ where
             Some(namespace) => Api::namespaced_with(source.client.clone(), namespace, kind),
             None => Api::all_with(source.client.clone(), kind),
         };
-        Self::over(feed, source, scope, selector, api)
+        Self::with_api(feed, source, scope, selector, api)
     }
 
-    /// Like `new`, for a cluster-scoped kind.
-    pub fn across(
+    /// Like `namespaced`, for a cluster-scoped kind.
+    pub fn cluster_scoped(
         feed: &'static str,
         source: &Source,
         scope: &Scope,
@@ -99,10 +104,10 @@ where
         K: Resource<Scope = ClusterResourceScope, DynamicType = ()>,
     {
         let api: Api<K> = Api::all(source.client.clone());
-        Self::over(feed, source, scope, selector, api)
+        Self::with_api(feed, source, scope, selector, api)
     }
 
-    fn over(
+    fn with_api(
         feed: &'static str,
         source: &Source,
         scope: &Scope,

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 use training_core::{Availabilities, Availability, Group, GroupKind, GroupView, Uid};
 
 use super::child::Child;
-use super::follow::{Follow, Source};
+use super::follow::{Source, WatchStream};
 use super::index::Index;
 use super::listener::Listener;
 use super::slim::{Owned, Parent, controller};
@@ -28,7 +28,7 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// Failed discoveries before jobs report it: a single one may fail while an API server starts.
 const FAILURES: u32 = 3;
 /// The longest such delay.
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 impl Child for GroupView {
     fn uid(&self) -> Uid {
@@ -243,7 +243,7 @@ pub async fn watch_for_kueue(client: Client, groups: Arc<Groups>, asked: watch::
             }
         }
         sleep(wait).await;
-        wait = (wait * 2).min(LONGEST_WAIT);
+        wait = (wait * 2).min(MAX_WAIT);
     }
 }
 
@@ -304,7 +304,7 @@ pub async fn watch_groups(
             }
         }
         sleep(wait).await;
-        wait = (wait * 2).min(LONGEST_WAIT);
+        wait = (wait * 2).min(MAX_WAIT);
     }
 }
 
@@ -346,7 +346,8 @@ impl Watching<'_> {
         let index = self.groups.of_kind(self.kind);
         let selector = self.parent.selector();
         let resource = self.kind.resource(self.version);
-        let mut events: Follow<Group> = Follow::of(feed, source, scope, Some(selector), &resource);
+        let mut events: WatchStream<Group> =
+            WatchStream::dynamic(feed, source, scope, Some(selector), &resource);
         loop {
             match events.next(listener).await {
                 Ok(Event::Init) => index.begin_list(scope),

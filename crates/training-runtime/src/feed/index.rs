@@ -15,7 +15,7 @@ use crate::caller::Deleted;
 use crate::key::{JobKey, Scope};
 
 /// How long our own write counts without the watch showing it.
-pub const UNSEEN: Duration = KEPT;
+pub const EXPECTATION_TTL: Duration = KEPT;
 
 /// The number of deleted children that count, per job: a job has one launcher at a time, and anybody may name the job as an owner.
 const KEPT_PER_JOB: usize = 8;
@@ -34,13 +34,13 @@ struct Inner<V> {
     /// Scopes whose first list is pending, and the jobs that asked for them.
     awaited: HashMap<Scope, HashSet<JobKey>>,
     /// Children created by us and not shown by the watch yet.
-    unseen: HashMap<Uid, Instant>,
+    expected_creates: HashMap<Uid, Instant>,
     /// Children that are gone according to the watch or the answer to our delete; later events about them are stale.
     gone: Recent<DeletedChild>,
     /// Children that we deleted, but that the watch has not shown as gone yet.
-    asked: HashSet<Uid>,
+    expected_deletes: HashSet<Uid>,
     /// Owners that lost a child that we didn't delete. They may be gone themselves; another watch will show that.
-    lost_child: Recent<()>,
+    unexpected_deletions: Recent<()>,
     /// Deleted children that still count, as owner and uid, by job.
     kept: HashMap<JobKey, Vec<(Uid, Uid)>>,
 }
@@ -59,10 +59,10 @@ impl<V> Default for Index<V> {
             owners: HashMap::new(),
             incoming: HashMap::new(),
             awaited: HashMap::new(),
-            unseen: HashMap::new(),
+            expected_creates: HashMap::new(),
             gone: Recent::default(),
-            asked: HashSet::new(),
-            lost_child: Recent::default(),
+            expected_deletes: HashSet::new(),
+            unexpected_deletions: Recent::default(),
             kept: HashMap::new(),
         };
         Self {
@@ -82,10 +82,10 @@ impl<V: Child> Index<V> {
     pub fn is_known(&self, key: &JobKey) -> bool {
         let mut inner = self.inner.lock();
         let mut awaited = inner.awaited.iter_mut();
-        let Some((_, asked)) = awaited.find(|(scope, _)| scope.covers(key)) else {
+        let Some((_, expected_deletes)) = awaited.find(|(scope, _)| scope.covers(key)) else {
             return true;
         };
-        asked.insert(key.clone());
+        expected_deletes.insert(key.clone());
         false
     }
 
@@ -110,9 +110,11 @@ impl<V: Child> Index<V> {
         let Some(mut next) = inner.incoming.remove(scope) else {
             return Vec::new();
         };
-        inner.unseen.retain(|_, since| now < *since + UNSEEN);
+        inner
+            .expected_creates
+            .retain(|_, since| now < *since + EXPECTATION_TTL);
         // The list may hide the pending delete events. Those that still arrive only cost one more read.
-        inner.asked.clear();
+        inner.expected_deletes.clear();
         inner.gone.sweep(now);
         for (owner, siblings) in &inner.owners {
             if !scope.covers(&siblings.key) {
@@ -122,7 +124,8 @@ impl<V: Child> Index<V> {
             for child in siblings.all() {
                 let listed = next.get(owner).and_then(|k| k.get(child.uid()));
                 let newer = listed.is_some_and(|l| l.version() < child.version());
-                let counts = child.is_gone() || inner.unseen.contains_key(&child.uid());
+                let counts =
+                    child.is_deleted() || inner.expected_creates.contains_key(&child.uid());
                 // Keep children that we created after the list was taken, deleted ones that count, and states newer than the list.
                 if newer || listed.is_none() && counts {
                     store_child(
@@ -157,7 +160,7 @@ impl<V: Child> Index<V> {
     pub fn apply(&self, owned: Owned<V>) -> Option<JobKey> {
         let inner = &mut *self.inner.lock();
         let uid = owned.view.uid();
-        inner.unseen.remove(&uid);
+        inner.expected_creates.remove(&uid);
         if inner.is_gone(uid, owned.view.version()) {
             return None;
         }
@@ -174,21 +177,21 @@ impl<V: Child> Index<V> {
             .get(&owned.owner)
             .is_some_and(|k| k.get(uid).is_some());
         if !known && !inner.is_gone(uid, owned.view.version()) {
-            inner.unseen.insert(uid, now);
+            inner.expected_creates.insert(uid, now);
             store_child(&mut inner.owners, owned);
         }
     }
 
     /// Returns the job's children that we created and no watch has shown, and since when.
-    pub fn unseen(&self, owner: Uid) -> Vec<(V, Instant)> {
+    pub fn expected_creates(&self, owner: Uid) -> Vec<(V, Instant)> {
         let inner = self.inner.lock();
-        if inner.unseen.is_empty() {
+        if inner.expected_creates.is_empty() {
             return Vec::new();
         }
         let siblings = inner.owners.get(&owner).map(Siblings::all);
         let children = siblings.unwrap_or_default().iter();
         children
-            .filter_map(|c| Some((c.clone(), *inner.unseen.get(&c.uid())?)))
+            .filter_map(|c| Some((c.clone(), *inner.expected_creates.get(&c.uid())?)))
             .collect()
     }
 
@@ -211,7 +214,7 @@ impl<V: Child> Index<V> {
             return false;
         }
         inner.gone.remove(uid);
-        inner.unseen.remove(&uid);
+        inner.expected_creates.remove(&uid);
         inner.show(owned);
         true
     }
@@ -222,22 +225,26 @@ impl<V: Child> Index<V> {
         let uid = owned.view.uid();
         // The answer to the create may still be in flight: it must not bring the object back.
         inner.mark_gone(uid, owned.view.version(), now);
-        inner.unseen.remove(&uid);
+        inner.expected_creates.remove(&uid);
         for incoming in inner.incoming.values_mut() {
             remove(incoming, owned.owner, uid);
         }
-        let asked = inner.asked.remove(&uid);
+        let expected = inner.expected_deletes.remove(&uid);
         let removed = remove(&mut inner.owners, owned.owner, uid);
-        if removed && !asked {
+        if removed && !expected {
             // Most of these owners are gone themselves, which is known after a while.
-            inner.lost_child.insert(owned.owner, (), now);
+            inner.unexpected_deletions.insert(owned.owner, (), now);
         }
         removed.then(|| owned.key.clone())
     }
 
     /// Returns true if the job has lost a child that we didn't delete since the last call.
-    pub fn take_lost_child(&self, owner: Uid) -> bool {
-        self.inner.lock().lost_child.remove(owner).is_some()
+    pub fn take_unexpected_deletion(&self, owner: Uid) -> bool {
+        self.inner
+            .lock()
+            .unexpected_deletions
+            .remove(owner)
+            .is_some()
     }
 
     /// Removes an object that belongs to no job, or no longer, because its labels or owner were removed. Returns its former job.
@@ -251,7 +258,7 @@ impl<V: Child> Index<V> {
             .iter()
             .find(|(_, siblings)| has(siblings))
             .map(|(owner, siblings)| (*owner, siblings.key.clone()))?;
-        inner.unseen.remove(&uid);
+        inner.expected_creates.remove(&uid);
         for incoming in inner.incoming.values_mut() {
             remove(incoming, owner, uid);
         }
@@ -260,47 +267,47 @@ impl<V: Child> Index<V> {
     }
 
     /// Handles the answer to our delete.
-    pub fn answered(&self, owner: Uid, uid: Uid, what: Deleted, now: Instant) {
+    pub fn record_delete_response(&self, owner: Uid, uid: Uid, what: Deleted, now: Instant) {
         match what {
-            Deleted::Terminating(version) => self.terminating(owner, uid, version),
-            Deleted::Gone => self.gone(owner, uid, now),
+            Deleted::Terminating(version) => self.record_terminating(owner, uid, version),
+            Deleted::Gone => self.record_gone(owner, uid, now),
         }
     }
 
     /// Handles the answer to our delete: the object is terminating.
-    pub fn terminating(&self, owner: Uid, uid: Uid, version: u64) {
+    pub fn record_terminating(&self, owner: Uid, uid: Uid, version: u64) {
         let inner = &mut *self.inner.lock();
         if let Some(child) = inner.owners.get_mut(&owner).and_then(|k| k.get_mut(uid)) {
             child.mark_terminating(version);
-            inner.asked.insert(uid);
+            inner.expected_deletes.insert(uid);
         }
     }
 
     /// Handles the answer to our delete: the object is gone.
-    pub fn gone(&self, owner: Uid, uid: Uid, now: Instant) {
+    pub fn record_gone(&self, owner: Uid, uid: Uid, now: Instant) {
         let inner = &mut *self.inner.lock();
         if remove(&mut inner.owners, owner, uid) {
-            inner.unseen.remove(&uid);
+            inner.expected_creates.remove(&uid);
         }
         inner.mark_gone(uid, u64::MAX, now);
     }
 
     /// Returns true if an object was deleted recently.
-    pub fn has_gone(&self, uid: Uid) -> bool {
+    pub fn was_deleted(&self, uid: Uid) -> bool {
         self.inner.lock().gone.get(uid).is_some()
     }
 
     /// Handles a delete event of the watch for a child whose last state still counts: it stays, marked as gone, until the job is
     /// forgotten. Drops the first one of too many. The state of a child that we deleted doesn't count.
-    pub fn keep(&self, mut owned: Owned<V>, now: Instant) {
+    pub fn keep_deleted(&self, mut owned: Owned<V>, now: Instant) {
         let child = (owned.owner, owned.view.uid());
-        if self.inner.lock().asked.contains(&child.1) {
+        if self.inner.lock().expected_deletes.contains(&child.1) {
             self.deleted(&owned, now);
             return;
         }
         owned.view.mark_deleted();
         let inner = &mut *self.inner.lock();
-        inner.unseen.remove(&child.1);
+        inner.expected_creates.remove(&child.1);
         if inner.is_gone(child.1, owned.view.version()) {
             return;
         }
@@ -363,10 +370,10 @@ impl<V: Child> Inner<V> {
         store_child(&mut self.owners, owned)
     }
 
-    /// Drops a child that is gone, by its owner and its uid.
+    /// Drops a child that is marked as deleted, by its owner and its uid.
     fn drop_deleted(&mut self, (owner, uid): (Uid, Uid)) {
         let siblings = self.owners.get(&owner);
-        if siblings.is_some_and(|s| s.get(uid).is_some_and(Child::is_gone)) {
+        if siblings.is_some_and(|s| s.get(uid).is_some_and(Child::is_deleted)) {
             remove(&mut self.owners, owner, uid);
         }
     }
@@ -452,7 +459,7 @@ mod tests {
         let index = Index::default();
         assert!(index.apply(service(1, 0, 5)).is_some());
         assert!(index.apply(service(1, 0, 5)).is_none());
-        index.terminating(Uid(7), Uid(1), 9);
+        index.record_terminating(Uid(7), Uid(1), 9);
         assert!(
             index.apply(service(1, 0, 6)).is_none(),
             "the watch lags behind our own delete"
@@ -492,8 +499,8 @@ mod tests {
         for uid in [1, 2, 3] {
             index.apply(launcher(uid, 5));
         }
-        index.keep(launcher(1, 6), Instant::now());
-        index.keep(launcher(3, 6), Instant::now());
+        index.keep_deleted(launcher(1, 6), Instant::now());
+        index.keep_deleted(launcher(3, 6), Instant::now());
         // Its label was removed and is back.
         index.apply(launcher(3, 7));
         assert_eq!(launchers(&index), [(1, true), (2, false), (3, false)]);
@@ -510,9 +517,9 @@ mod tests {
         for uid in [1, 2] {
             index.apply(launcher(uid, 5));
         }
-        index.terminating(Uid(7), Uid(2), 6);
+        index.record_terminating(Uid(7), Uid(2), 6);
         for uid in [1, 2] {
-            index.keep(launcher(uid, 7), Instant::now());
+            index.keep_deleted(launcher(uid, 7), Instant::now());
         }
         index.begin_list(&ALL);
         index.end_list(&ALL, Instant::now());
@@ -524,7 +531,7 @@ mod tests {
         let index = Index::default();
         for uid in 1..=20 {
             index.apply(launcher(uid, 5));
-            index.keep(launcher(uid, 6), Instant::now());
+            index.keep_deleted(launcher(uid, 6), Instant::now());
         }
         let left: Vec<_> = (13..=20).map(|uid| (uid, true)).collect();
         assert_eq!(launchers(&index), left);
@@ -538,7 +545,7 @@ mod tests {
         index.listed(&ALL, service(2, 1, 4));
         index.end_list(&ALL, Instant::now());
         assert_eq!(uids(&index), [1, 2]);
-        tokio::time::advance(UNSEEN + Duration::from_secs(1)).await;
+        tokio::time::advance(EXPECTATION_TTL + Duration::from_secs(1)).await;
         index.begin_list(&ALL);
         let woken = index.end_list(&ALL, Instant::now());
         assert_eq!(uids(&index), [] as [u128; 0]);
@@ -553,9 +560,9 @@ mod tests {
     async fn f_41_a_list_from_an_older_revision_does_not_undo_what_is_known() {
         let index = Index::default();
         index.apply(service(1, 0, 9));
-        index.terminating(Uid(7), Uid(1), 10);
+        index.record_terminating(Uid(7), Uid(1), 10);
         index.apply(service(2, 1, 8));
-        index.gone(Uid(7), Uid(2), Instant::now());
+        index.record_gone(Uid(7), Uid(2), Instant::now());
         index.begin_list(&ALL);
         index.listed(&ALL, service(1, 0, 3));
         index.listed(&ALL, service(2, 1, 3));
@@ -611,7 +618,7 @@ mod tests {
         assert!(index.is_empty());
         assert!(index.found(service(1, 0, 6)), "its label was taken then");
         assert_eq!(uids(&index), [1]);
-        index.gone(Uid(7), Uid(1), Instant::now());
+        index.record_gone(Uid(7), Uid(1), Instant::now());
         assert!(!index.found(service(1, 0, 6)), "we deleted it");
 
         index.begin_list(&ALL);
@@ -647,11 +654,11 @@ mod tests {
             let index = Index::default();
             index.apply(service(1, 0, 5));
             if deletes {
-                index.terminating(owner, service(1, 0, 5).view.uid(), 6);
+                index.record_terminating(owner, service(1, 0, 5).view.uid(), 6);
             }
             assert!(index.deleted(&service(1, 0, 7), Instant::now()).is_some());
-            assert_eq!(index.take_lost_child(owner), !deletes);
-            assert!(!index.take_lost_child(owner));
+            assert_eq!(index.take_unexpected_deletion(owner), !deletes);
+            assert!(!index.take_unexpected_deletion(owner));
         }
     }
 
@@ -664,11 +671,14 @@ mod tests {
             index.apply(lost.clone());
             index.deleted(&lost, Instant::now());
             if job % 500 == 0 {
-                tokio::time::advance(UNSEEN / 4).await;
+                tokio::time::advance(EXPECTATION_TTL / 4).await;
             }
         }
-        assert!(index.inner.lock().lost_child.len() <= 5_000);
-        assert!(index.take_lost_child(Uid(9_999)), "the last one is known");
+        assert!(index.inner.lock().unexpected_deletions.len() <= 5_000);
+        assert!(
+            index.take_unexpected_deletion(Uid(9_999)),
+            "the last one is known"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -679,6 +689,6 @@ mod tests {
         assert_eq!(index.of(Uid(7))[0].version, 6);
         index.begin_list(&ALL);
         index.end_list(&ALL, Instant::now());
-        assert!(index.is_empty(), "it was not kept as unseen");
+        assert!(index.is_empty(), "it was not kept as expected_creates");
     }
 }

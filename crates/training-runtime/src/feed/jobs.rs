@@ -36,9 +36,9 @@ pub struct Jobs<J> {
 
 #[derive(Debug)]
 struct Inner<J> {
-    jobs: HashMap<JobKey, Kept>,
+    jobs: HashMap<JobKey, Entry>,
     /// The next state of a scope, while its list arrives.
-    incoming: HashMap<Scope, HashMap<JobKey, Kept>>,
+    incoming: HashMap<Scope, HashMap<JobKey, Entry>>,
     /// Jobs under reconcile.
     open: HashMap<JobKey, Open<J>>,
     /// Large jobs that found no slot, by namespace.
@@ -58,7 +58,7 @@ struct Open<J> {
 
 /// How a job is stored.
 #[derive(Clone, Debug)]
-enum Kept {
+enum Entry {
     /// As text, a fraction of the decoded size.
     Text(
         Arc<str>,
@@ -66,7 +66,7 @@ enum Kept {
         #[expect(dead_code, reason = "returns the share when dropped")] Share,
     ),
     /// Not cached, because the cache is full: it is read for each reconcile. True once a read was tried.
-    Away(JobMeta, bool),
+    Uncached(JobMeta, bool),
     /// Ended, and rarely read.
     Ended(Box<Ended>, Phase),
 }
@@ -94,23 +94,23 @@ impl Identity {
     }
 }
 
-impl Kept {
+impl Entry {
     /// Returns the job; `None` if it is not in memory or can't be decoded.
     fn job<J: Stored>(&self) -> Option<Arc<J>> {
         match self {
             Self::Text(text, ..) => serde_json::from_str(text).ok().map(Arc::new),
-            Self::Away(..) => None,
+            Self::Uncached(..) => None,
             Self::Ended(ended, _) => ended.unpack().map(Arc::new),
         }
     }
 
-    fn is_away(&self) -> bool {
-        matches!(self, Self::Away(..))
+    fn is_uncached(&self) -> bool {
+        matches!(self, Self::Uncached(..))
     }
 
     fn identity(&self) -> Identity {
         match self {
-            Self::Text(_, known, _) | Self::Away(known, _) => known.identity,
+            Self::Text(_, known, _) | Self::Uncached(known, _) => known.identity,
             Self::Ended(ended, _) => Identity {
                 uid: Some(ended.uid),
                 version: ended.version,
@@ -120,7 +120,7 @@ impl Kept {
 
     fn phase(&self) -> Phase {
         match self {
-            Self::Text(_, known, _) | Self::Away(known, _) => known.phase,
+            Self::Text(_, known, _) | Self::Uncached(known, _) => known.phase,
             Self::Ended(_, phase) => *phase,
         }
     }
@@ -135,13 +135,13 @@ fn strip<J: Stored>(job: &mut J) {
 impl<J: Stored> Inner<J> {
     /// Stores a job without unused fields; an ended one packed, without templates and user annotations. Also returns the job, unless it
     /// has ended.
-    fn keep(&mut self, mut job: J) -> (Kept, Option<J>) {
+    fn keep(&mut self, mut job: J) -> (Entry, Option<J>) {
         strip(&mut job);
         if job.has_ended() {
             job.shrink();
             job.annotations_mut().retain(|key, _| key.starts_with(OURS));
             if let Some(ended) = self.packer.pack(&job) {
-                return (Kept::Ended(Box::new(ended), job.phase()), None);
+                return (Entry::Ended(Box::new(ended), job.phase()), None);
             }
         }
         // A job that was decoded can be encoded.
@@ -151,36 +151,36 @@ impl<J: Stored> Inner<J> {
             phase: job.phase(),
             memory: Size::of_text(text.as_bytes()).memory(),
         };
-        let kept = if let Some(share) = self.cache.share(text.len()) {
-            Kept::Text(text.into(), known, share)
+        let entry = if let Some(share) = self.cache.share(text.len()) {
+            Entry::Text(text.into(), known, share)
         } else {
             self.cache.warn();
-            Kept::Away(known, false)
+            Entry::Uncached(known, false)
         };
-        (kept, Some(job))
+        (entry, Some(job))
     }
 
     /// Stores a newer version of a job, also if it is under reconcile.
-    fn renew(&mut self, key: &JobKey, job: J) -> &Kept {
+    fn renew(&mut self, key: &JobKey, job: J) -> &Entry {
         // Free its old share first: the new version may need it.
         self.jobs.remove(key);
-        let (kept, job) = self.keep(job);
+        let (entry, job) = self.keep(job);
         if let Some(open) = self.open.get_mut(key) {
-            match (&kept, job) {
-                (Kept::Text(_, known, _) | Kept::Away(known, _), Some(job)) => {
+            match (&entry, job) {
+                (Entry::Text(_, known, _) | Entry::Uncached(known, _), Some(job)) => {
                     open.job = Some(Arc::new(job));
                     open.memory = known.memory;
                 }
                 _ => drop(self.open.remove(key)),
             }
         }
-        self.jobs.entry(key.clone()).insert_entry(kept).into_mut()
+        self.jobs.entry(key.clone()).insert_entry(entry).into_mut()
     }
 }
 
 impl<J> Inner<J> {
     /// Returns true if a job of this size may be reconciled. The more slots a namespace holds, the more it leaves free.
-    fn has_place(&self, key: &JobKey, memory: usize) -> bool {
+    fn has_slot(&self, key: &JobKey, memory: usize) -> bool {
         if memory <= LARGE {
             return true;
         }
@@ -211,13 +211,13 @@ impl<J> Inner<J> {
 #[derive(Debug)]
 pub enum Opened<J> {
     /// In memory, until closed.
-    Here(Arc<J>),
-    /// Must be read, then lent or closed. True if this version was opened before.
-    Away(bool),
+    Cached(Arc<J>),
+    /// Must be read, then inserted or closed. True if this version was opened before.
+    Uncached(bool),
     /// No slot is free for this large job; holds how many jobs of its namespace wait.
-    Busy(usize),
+    NoSlot(usize),
     /// It does not exist.
-    Gone,
+    NotFound,
 }
 
 impl<J> Jobs<J> {
@@ -280,7 +280,7 @@ impl<J: Stored> Jobs<J> {
             // An unchanged job takes no additional memory while the list arrives.
             let identity = Identity::of(&job);
             let known = inner.jobs.get(&key);
-            let known = known.filter(|k| k.identity() == identity && !k.is_away());
+            let known = known.filter(|k| k.identity() == identity && !k.is_uncached());
             let job = known.cloned().unwrap_or_else(|| inner.keep(job).0);
             if let Some(incoming) = inner.incoming.get_mut(scope) {
                 incoming.insert(key, job);
@@ -321,7 +321,7 @@ impl<J: Stored> Jobs<J> {
             open.job.as_deref().map(Identity::of)
         });
         inner.open.retain(|key, open| {
-            let (now, was) = (jobs.get(key).map(Kept::identity), was(open));
+            let (now, was) = (jobs.get(key).map(Entry::identity), was(open));
             now.is_some_and(|now| was.is_none_or(|was| was.uid == now.uid))
         });
         inner.waiting.retain(|_, waiting| {
@@ -342,17 +342,17 @@ impl<J: Stored> Jobs<J> {
         let key = Self::key(&job);
         let inner = &mut *self.inner.lock();
         let seen = Identity::of(&job);
-        let older = |known: &Kept| {
+        let older = |known: &Entry| {
             let known = known.identity();
             known.uid == seen.uid && seen.version <= known.version
         };
         if inner.jobs.get(&key).is_some_and(older) {
             return false;
         }
-        let kept = inner.renew(&key, job).clone();
+        let entry = inner.renew(&key, job).clone();
         for (scope, incoming) in &mut inner.incoming {
             if scope.covers(&key) {
-                incoming.insert(key.clone(), kept.clone());
+                incoming.insert(key.clone(), entry.clone());
             }
         }
         true
@@ -389,14 +389,14 @@ impl<J: Stored> Jobs<J> {
 
     /// Returns a job, if it is in memory.
     pub fn get(&self, key: &JobKey) -> Option<Arc<J>> {
-        let kept = {
+        let entry = {
             let inner = self.inner.lock();
             if let Some(job) = inner.open.get(key).and_then(|open| open.job.as_ref()) {
                 return Some(Arc::clone(job));
             }
             inner.jobs.get(key).cloned()
         };
-        kept?.job()
+        entry?.job()
     }
 
     /// Returns true if a job of this name exists, cached or not.
@@ -407,40 +407,42 @@ impl<J: Stored> Jobs<J> {
     /// Opens a job for a reconcile. It stays in memory until closed; only a few large ones may be open at once.
     pub fn open(&self, key: &JobKey) -> Opened<J> {
         let inner = &mut *self.inner.lock();
-        let Some(kept) = inner.jobs.get(key) else {
-            return Opened::Gone;
+        let Some(entry) = inner.jobs.get(key) else {
+            return Opened::NotFound;
         };
-        let (Kept::Text(_, known, _) | Kept::Away(known, _)) = kept else {
-            return kept.job().map_or(Opened::Gone, Opened::Here);
+        let (Entry::Text(_, known, _) | Entry::Uncached(known, _)) = entry else {
+            return entry.job().map_or(Opened::NotFound, Opened::Cached);
         };
         let memory = known.memory;
-        if !inner.has_place(key, memory) {
+        if !inner.has_slot(key, memory) {
             let waiting = inner.waiting.entry(Arc::clone(&key.namespace));
             let waiting = waiting.or_default();
             waiting.insert(key.clone());
-            return Opened::Busy(waiting.len());
+            return Opened::NoSlot(waiting.len());
         }
         inner.stop_waiting(key);
-        let kept = inner.jobs.get_mut(key);
-        let job = kept.as_ref().and_then(|kept| kept.job());
+        let entry = inner.jobs.get_mut(key);
+        let job = entry.as_ref().and_then(|entry| entry.job());
         let open = Open {
             job: job.clone(),
             memory,
         };
         inner.open.insert(key.clone(), open);
-        match (job, kept) {
-            (Some(job), _) => Opened::Here(job),
-            (None, Some(Kept::Away(_, tried))) => Opened::Away(std::mem::replace(tried, true)),
-            (None, _) => Opened::Away(false),
+        match (job, entry) {
+            (Some(job), _) => Opened::Cached(job),
+            (None, Some(Entry::Uncached(_, tried))) => {
+                Opened::Uncached(std::mem::replace(tried, true))
+            }
+            (None, _) => Opened::Uncached(false),
         }
     }
 
     /// Stores a job that was read. `None` if the job no longer exists, or is newer than what was read.
-    pub fn lend(&self, key: &JobKey, mut job: J) -> Option<Arc<J>> {
+    pub fn insert_read(&self, key: &JobKey, mut job: J) -> Option<Arc<J>> {
         let inner = &mut *self.inner.lock();
-        let (kept, read) = (inner.jobs.get_mut(key)?, Identity::of(&job));
+        let (entry, read) = (inner.jobs.get_mut(key)?, Identity::of(&job));
         let open = inner.open.get_mut(key)?;
-        let known = kept.identity();
+        let known = entry.identity();
         if known.uid != read.uid || known.version > read.version {
             return None;
         }
@@ -450,7 +452,7 @@ impl<J: Stored> Jobs<J> {
                 phase: job.phase(),
                 memory: open.memory,
             };
-            *kept = Kept::Away(known, true);
+            *entry = Entry::Uncached(known, true);
         }
         strip(&mut job);
         let job = Arc::new(job);
@@ -466,7 +468,11 @@ impl<J: Stored> Jobs<J> {
     /// Returns the number of uncached jobs, which are read for each reconcile because the cache is full.
     pub fn uncached(&self) -> usize {
         let inner = self.inner.lock();
-        inner.jobs.values().filter(|kept| kept.is_away()).count()
+        inner
+            .jobs
+            .values()
+            .filter(|entry| entry.is_uncached())
+            .count()
     }
 
     /// Returns the number of large jobs that wait for a slot.
@@ -482,8 +488,8 @@ impl<J: Stored> Jobs<J> {
     /// Returns the number of jobs by namespace and phase.
     pub fn phases(&self) -> BTreeMap<(Arc<str>, Phase), usize> {
         let mut phases = BTreeMap::new();
-        for (key, kept) in &self.inner.lock().jobs {
-            let of = (Arc::clone(&key.namespace), kept.phase());
+        for (key, entry) in &self.inner.lock().jobs {
+            let of = (Arc::clone(&key.namespace), entry.phase());
             *phases.entry(of).or_default() += 1;
         }
         phases

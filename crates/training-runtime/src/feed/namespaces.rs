@@ -9,7 +9,7 @@ use kube_runtime::watcher::{Error, Event};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::follow::{Follow, Source};
+use super::follow::{Source, WatchStream};
 use super::listener::Listener;
 use crate::key::Scope;
 
@@ -77,7 +77,8 @@ pub async fn watch_namespaces(
         tracing::info!(namespace, "served from now on");
         served(namespace);
     };
-    let mut events: Follow<Namespace> = Follow::across(FEED, &source, &scope, Some(selector));
+    let mut events: WatchStream<Namespace> =
+        WatchStream::cluster_scoped(FEED, &source, &scope, Some(selector));
     let mut list = HashSet::new();
     loop {
         match events.next(&*listener).await {

@@ -267,7 +267,7 @@ impl Child for ObjectView {
         self.terminating = true;
         self.gone = true;
     }
-    fn is_gone(&self) -> bool {
+    fn is_deleted(&self) -> bool {
         self.gone
     }
 }

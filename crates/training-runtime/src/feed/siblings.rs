@@ -18,7 +18,7 @@ pub(super) struct Siblings<V> {
     pub(super) key: JobKey,
     children: Vec<V>,
     /// Their positions, if there are more than `FEW`.
-    found: Option<Box<Positions>>,
+    positions: Option<Box<Positions>>,
 }
 
 /// Positions by uid, and by the hash of the place.
@@ -55,7 +55,7 @@ impl<V: Child> Siblings<V> {
         Self {
             key,
             children: Vec::with_capacity(1),
-            found: None,
+            positions: None,
         }
     }
 
@@ -81,37 +81,37 @@ impl<V: Child> Siblings<V> {
     }
 
     fn position(&self, uid: Uid) -> Option<usize> {
-        match &self.found {
+        match &self.positions {
             None => self.children.iter().position(|c| c.uid() == uid),
-            Some(found) => found.uids.get(&uid).copied(),
+            Some(positions) => positions.uids.get(&uid).copied(),
         }
     }
 
     /// Returns the position of the same object, or of another one in its place.
     fn taken(&self, by: &V) -> Option<usize> {
-        let Some(found) = &self.found else {
+        let Some(positions) = &self.positions else {
             let mut children = self.children.iter();
             return children.position(|c| c.uid() == by.uid() || c.same_slot(by));
         };
         let same = || {
-            let at = *found.places.get(&found.hash(by))?;
+            let at = *positions.places.get(&positions.hash(by))?;
             self.children
                 .get(at)
                 .is_some_and(|c| c.same_slot(by))
                 .then_some(at)
         };
-        found.uids.get(&by.uid()).copied().or_else(same)
+        positions.uids.get(&by.uid()).copied().or_else(same)
     }
 
     /// Stores a child, unless its place holds a newer one; returns true if a decision may depend on the change.
     pub(super) fn store(&mut self, view: V) -> bool {
         let Some(at) = self.taken(&view) else {
-            if let Some(found) = &mut self.found {
-                found.insert(&view, self.children.len());
+            if let Some(positions) = &mut self.positions {
+                positions.insert(&view, self.children.len());
             }
             self.children.push(view);
-            if self.children.len() > FEW && self.found.is_none() {
-                self.find_again();
+            if self.children.len() > FEW && self.positions.is_none() {
+                self.rebuild_positions();
             }
             return true;
         };
@@ -121,11 +121,11 @@ impl<V: Child> Siblings<V> {
         }
         let changed = !child.same_for_decisions(&view);
         let former = std::mem::replace(child, view);
-        if let Some(found) = &mut self.found
+        if let Some(positions) = &mut self.positions
             && (former.uid() != self.children[at].uid() || !former.same_slot(&self.children[at]))
         {
-            found.forget(&former);
-            found.insert(&self.children[at], at);
+            positions.forget(&former);
+            positions.insert(&self.children[at], at);
         }
         changed
     }
@@ -136,10 +136,10 @@ impl<V: Child> Siblings<V> {
             return false;
         };
         let gone = self.children.swap_remove(at);
-        if let Some(found) = &mut self.found {
-            found.forget(&gone);
+        if let Some(positions) = &mut self.positions {
+            positions.forget(&gone);
             if let Some(moved) = self.children.get(at) {
-                found.insert(moved, at);
+                positions.insert(moved, at);
             }
         }
         true
@@ -148,17 +148,17 @@ impl<V: Child> Siblings<V> {
     pub(super) fn retain(&mut self, keep: impl FnMut(&V) -> bool) {
         let before = self.children.len();
         self.children.retain(keep);
-        if self.children.len() != before && self.found.is_some() {
-            self.find_again();
+        if self.children.len() != before && self.positions.is_some() {
+            self.rebuild_positions();
         }
     }
 
-    fn find_again(&mut self) {
-        let mut found = Box::<Positions>::default();
+    fn rebuild_positions(&mut self) {
+        let mut positions = Box::<Positions>::default();
         for (at, child) in self.children.iter().enumerate() {
-            found.insert(child, at);
+            positions.insert(child, at);
         }
-        self.found = Some(found);
+        self.positions = Some(positions);
     }
 }
 

@@ -174,10 +174,10 @@ pub fn any_pod_view(pod: &SlimPod, main: &'static str) -> PodView {
 /// another name was not created for that Job, whatever its owner reference says.
 fn is_generated(name: &str, job: &str) -> bool {
     /// The lengths of both parts of a generated name. Source: `k8s.io/apiserver/pkg/storage/names`.
-    const LONGEST_BASE: usize = 58;
+    const MAX_BASE: usize = 58;
     const END: usize = 5;
     let base = format!("{job}-");
-    let base = base.get(..LONGEST_BASE).unwrap_or(&base);
+    let base = base.get(..MAX_BASE).unwrap_or(&base);
     name.strip_prefix(base).is_some_and(|end| {
         end.len() == END
             && end

@@ -220,7 +220,7 @@ impl<S: LeaseStore> Election<S> {
             Ok(lease) => {
                 self.ours = Some(lease);
                 self.seen = None;
-                self.leadership.0.hold(sent, self.config.renew_deadline);
+                self.leadership.0.extend(sent, self.config.renew_deadline);
                 Ok(())
             }
             Err(fault) => {

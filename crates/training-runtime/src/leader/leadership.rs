@@ -91,7 +91,7 @@ impl Inner {
     }
 
     /// Extends leadership until `long` after a moment; begins a new term unless one is held.
-    pub(super) fn hold(&self, since: Moment, long: Duration) {
+    pub(super) fn extend(&self, since: Moment, long: Duration) {
         let new = self.held.borrow().is_none();
         if new {
             self.term.fetch_add(1, Ordering::SeqCst);

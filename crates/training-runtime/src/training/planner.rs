@@ -63,8 +63,7 @@ impl<F: Lifecycle> TrainingPlanner<F> {
         }
     }
 
-    /// Asks for the kinds of groups that a job has or may have. They are watched from then on, and the job is requeued once more is
-    /// known of them.
+    /// Starts the watches of the kinds of groups that a job has or may have. The job is requeued once their availability is known.
     fn watch_groups_of(&self, key: &JobKey, job: &F::Job) {
         if is_managed_elsewhere::<F>(job) {
             return;
@@ -103,7 +102,7 @@ impl<F: Lifecycle> TrainingPlanner<F> {
         let jobs = children.objects.of_kind(ObjectKind::Job);
         seen.gone = named
             .into_iter()
-            .filter(|uid| jobs.has_gone(*uid))
+            .filter(|uid| jobs.was_deleted(*uid))
             .collect();
         seen.failing = failing;
         let secrets = self.secrets.lock();
@@ -214,11 +213,11 @@ impl<F: Lifecycle> Planner for TrainingPlanner<F> {
         self.executor.next_confirmation(job)
     }
 
-    fn take_lost_child(&self, job: Uid) -> bool {
+    fn take_unexpected_deletion(&self, job: Uid) -> bool {
         let children = self.executor.children();
-        let pods = children.pods.take_lost_child(job);
-        // Both of them: each forgets what was asked.
-        children.services.take_lost_child(job) || pods
+        let pods = children.pods.take_unexpected_deletion(job);
+        // Call both: each call resets its flag.
+        children.services.take_unexpected_deletion(job) || pods
     }
 
     fn has_freed(&self, job: Uid, steps: &[Step]) -> bool {

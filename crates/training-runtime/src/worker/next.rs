@@ -1,4 +1,4 @@
-//! What follows a round of a reconcile: a table without I/O.
+//! Decides what to do after each observe-plan-execute round of a reconcile. Pure.
 
 use tokio::time::Instant;
 
@@ -11,7 +11,7 @@ pub(super) struct Round<F> {
     pub refused: bool,
     /// What went wrong otherwise.
     pub fault: Option<F>,
-    /// More is known now than the plan was made of: a child that existed already was read.
+    /// The plan is outdated: a step found an existing child and cached it.
     pub found: bool,
     /// The object was refused something, and tries it again at this time.
     pub retry_at: Option<Instant>,
@@ -51,7 +51,7 @@ pub(super) fn next<F>(round: Round<F>) -> Next<F> {
         return Next::Failed(fault);
     }
     if round.found {
-        // A child that was found may have ended, of which the watch has nothing newer to say.
+        // The found child may have ended already, and the watch sends no further event.
         return Next::Again;
     }
     if let Some(at) = round.retry_at {
@@ -65,7 +65,7 @@ pub(super) fn next<F>(round: Round<F>) -> Next<F> {
     if round.stalled {
         return Next::Recovered;
     }
-    // After a plan that created and decided nothing there is nothing to follow.
+    // The plan wrote nothing, so another round would return the same plan.
     if (round.requeue || round.freed) && (!round.idle || round.creates) {
         Next::Again
     } else {

@@ -153,7 +153,7 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "own creates are not kept through a list",
         file: "crates/training-runtime/src/feed/index.rs",
-        from: "inner.unseen.insert(uid, now);",
+        from: "inner.expected_creates.insert(uid, now);",
         to: "",
         tests: RUNTIME,
     },

@@ -26,7 +26,7 @@ use crate::lifecycle::step::{Plan, Step};
 use crate::lifecycle::{PlanInput, Rules, plan};
 use crate::submission::Settings;
 
-/// How long a driver's name that another pod has is left alone: a little less than the plan waits.
+/// How long to wait before retrying a driver name that another pod holds: a little less than the plan waits.
 const TAKEN: Duration = Duration::from_secs(28);
 
 /// The planner of applications.
@@ -41,7 +41,7 @@ pub struct Applications {
     pub rules: Rules,
     /// Where counts of applications go.
     pub counts: SparkMetrics,
-    /// What the process remembers. A restart loses it, and it comes about again.
+    /// State of this process. It is lost at a restart and rebuilt by later reconciles.
     pub memory: Memory,
 }
 
@@ -65,7 +65,7 @@ struct Taken {
     until: Instant,
 }
 
-/// What the process remembers of an application, and not of a former one of its name.
+/// Returns the entry if it has this uid.
 fn known_of<T: Clone>(all: &Mutex<HashMap<JobKey, (Uid, T)>>, key: &JobKey, uid: Uid) -> Option<T> {
     let all = all.lock();
     let known = all.get(key).filter(|(of, _)| *of == uid);
@@ -73,7 +73,7 @@ fn known_of<T: Clone>(all: &Mutex<HashMap<JobKey, (Uid, T)>>, key: &JobKey, uid:
 }
 
 impl Memory {
-    /// The spec of an ended application whose record can't be compared, as it was when it was first looked at.
+    /// The spec of an ended application whose record can't be compared, as this process first observed it.
     fn first(&self, key: &JobKey, uid: Uid, app: &CachedApplication) -> Option<SpecDigest> {
         let mut all = self.first.lock();
         let status = app.object.status.as_ref();
@@ -93,7 +93,7 @@ impl Memory {
 }
 
 impl Applications {
-    fn actor<'a>(&'a self, app: &'a CachedApplication, uid: Uid) -> StepRunner<'a> {
+    fn step_runner<'a>(&'a self, app: &'a CachedApplication, uid: Uid) -> StepRunner<'a> {
         StepRunner {
             caller: &self.caller,
             cache: &self.cache,
@@ -127,10 +127,10 @@ impl Applications {
             !tried.iter().any(again)
         });
         for ((kind, name), id) in tried {
-            let refusal_of = missing_objects
+            let refusal = missing_objects
                 .iter()
                 .find(|(k, n, _)| (*k, n) == (kind, &name));
-            if let Some((_, _, message)) = refusal_of {
+            if let Some((_, _, message)) = refusal {
                 tracing::warn!(
                     kind = kind.plural(),
                     name,
@@ -203,7 +203,7 @@ impl Planner for Applications {
     ) -> Outcome {
         let Subject { key, uid, object } = subject;
         let begun = Instant::now();
-        let outcome = self.actor(object, uid).carry_out(steps).await;
+        let outcome = self.step_runner(object, uid).execute(steps).await;
         if outcome.submitted {
             self.memory.refused.lock().remove(key);
             self.memory.taken.lock().remove(key);
@@ -213,7 +213,7 @@ impl Planner for Applications {
             || outcome.taken.is_some()
             || !outcome.missing_objects.is_empty();
         self.remember_missing(key, uid, steps, &outcome.missing_objects);
-        // What was freed meanwhile was in the way then, and is not any more.
+        // A child deleted after the attempt began may have caused the refusal, so a transient refusal no longer counts.
         let freed = self.memory.freed.lock().get(key).copied();
         let stands = freed.is_none_or(|at| at < begun);
         if let Some(refusal) = outcome.refused {
@@ -245,13 +245,13 @@ impl Planner for Applications {
         subject: Subject<'_, CachedApplication>,
         name: &str,
     ) -> Result<bool, Fault> {
-        self.actor(subject.object, subject.uid)
+        self.step_runner(subject.object, subject.uid)
             .find_driver(name)
             .await
     }
 
-    fn take_lost_child(&self, app: Uid) -> bool {
-        self.cache.take_lost_child(app)
+    fn take_unexpected_deletion(&self, app: Uid) -> bool {
+        self.cache.take_unexpected_deletion(app)
     }
 
     fn stored(

@@ -165,11 +165,11 @@ impl Cache {
     pub fn of(&self, app: Uid, mask: impl FnOnce() -> Mask) -> Observed {
         let mut observed = Observed::default();
         let pods = self.pods.of(app);
-        let is_master = |pod: &Versioned<CachedPod>| match &pod.view {
+        let has_text = |pod: &Versioned<CachedPod>| match &pod.view {
             CachedPod::Driver(driver) => driver.end.is_some(),
             CachedPod::Executor(executor) => executor.end.is_some() || !executor.message.is_empty(),
         };
-        let mask = if pods.iter().any(is_master) {
+        let mask = if pods.iter().any(has_text) {
             mask()
         } else {
             Mask::default()
@@ -180,7 +180,7 @@ impl Cache {
                 CachedPod::Executor(executor) => observed.executors.push(executor.masked(&mask)),
             }
         }
-        // NewObject decisions independent of the order of arrival.
+        // Sort, so that decisions don't depend on the order of watch events.
         observed.drivers.sort_by(|a, b| a.name.cmp(&b.name));
         observed.executors.sort_by(|a, b| a.name.cmp(&b.name));
         for index in &self.objects {
@@ -192,20 +192,26 @@ impl Cache {
 
     /// Records the deletion of a pod.
     pub fn deleted_pod(&self, app: Uid, pod: Uid, what: Deleted) {
-        self.pods.answered(app, pod, what, Instant::now());
+        self.pods
+            .record_delete_response(app, pod, what, Instant::now());
     }
 
     /// Records the deletion of another object.
     pub fn deleted_object(&self, app: Uid, kind: Kind, object: Uid, what: Deleted) {
         let index = self.objects_of(kind);
-        index.answered(app, object, what, Instant::now());
+        index.record_delete_response(app, object, what, Instant::now());
     }
 
     /// True if pods or objects of an application disappeared without our action since the last call.
-    pub fn take_lost_child(&self, app: Uid) -> bool {
-        let objects = self.objects.iter().map(|index| index.take_lost_child(app));
+    pub fn take_unexpected_deletion(&self, app: Uid) -> bool {
+        let objects = self
+            .objects
+            .iter()
+            .map(|index| index.take_unexpected_deletion(app));
         // Call it for all of them, because it clears the flag.
-        objects.fold(self.pods.take_lost_child(app), |any, one| any | one)
+        objects.fold(self.pods.take_unexpected_deletion(app), |any, one| {
+            any | one
+        })
     }
 
     /// The number of objects other than pods.
@@ -264,7 +270,7 @@ pub async fn watch_objects<K>(
 /// The first delay before checking again for a kind that the cluster doesn't serve; the delay doubles each time.
 const FIRST_WAIT: Duration = Duration::from_secs(10);
 /// The longest such delay.
-const LONGEST_WAIT: Duration = Duration::from_mins(5);
+const MAX_WAIT: Duration = Duration::from_mins(5);
 
 /// A pod group of a batch scheduler; only metadata is read.
 macro_rules! group {
@@ -335,7 +341,7 @@ pub async fn watch_groups<K>(
         synced.send_replace(true);
         listener.ready(api, &scope, true);
         tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(LONGEST_WAIT);
+        wait = (wait * 2).min(MAX_WAIT);
     }
     watch_objects::<K>(kind, api, (source, scope), cache, listener, synced).await;
 }

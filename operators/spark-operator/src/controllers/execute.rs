@@ -102,7 +102,7 @@ impl StepRunner<'_> {
     /// Executes all other steps first, concurrently, then the driver with the objects it doesn't depend on, then the deletion of
     /// the application. The first refusal or fault cancels steps that have not started, unless it concerns an object that the
     /// driver doesn't depend on.
-    pub async fn carry_out(&self, steps: &[Step]) -> Outcome {
+    pub async fn execute(&self, steps: &[Step]) -> Outcome {
         let mut outcome = Outcome::default();
         let turn = |step: &Step| match step {
             Step::CreateDriver(_) | Step::CreateOptional(_) => 1,
@@ -127,13 +127,11 @@ impl StepRunner<'_> {
             let mut found = false;
             for (at, result) in results {
                 let result = match (result, due[at]) {
-                    (Err(stopped), Step::CreateOptional(new)) => {
-                        missing_objects(stopped).map(|text| {
-                            let (kind, name) = new.id();
-                            outcome.missing_objects.push((kind, name, text));
-                            Done::Silently
-                        })
-                    }
+                    (Err(error), Step::CreateOptional(new)) => why_missing(error).map(|text| {
+                        let (kind, name) = new.id();
+                        outcome.missing_objects.push((kind, name, text));
+                        Done::Silently
+                    }),
                     (result, _) => result,
                 };
                 match result {
@@ -410,13 +408,13 @@ fn refuse(fault: Fault) -> StepError {
 }
 
 /// Returns why an object that the driver doesn't depend on was not created, if the run can continue without it.
-fn missing_objects(stopped: StepError) -> Result<String, StepError> {
-    match stopped {
+fn why_missing(error: StepError) -> Result<String, StepError> {
+    match error {
         StepError::Refused(_, text) => Ok(text),
         StepError::Fault(
             fault @ (Fault::Transient(_) | Fault::Deadline { .. } | Fault::Missing { .. }),
         ) => Ok(fault.to_string()),
-        StepError::Fault(_) | StepError::Taken(_) | StepError::Found => Err(stopped),
+        StepError::Fault(_) | StepError::Taken(_) | StepError::Found => Err(error),
     }
 }
 

@@ -402,9 +402,9 @@ impl Collector for SparkMetrics {
             if series.is_empty() {
                 continue;
             }
-            let descriptor = self.0.name(&format!("{name}_histogram"));
+            let full_name = self.0.name(&format!("{name}_histogram"));
             let kind = MetricType::Histogram;
-            let mut metric = encoder.encode_descriptor(&descriptor, help, None, kind)?;
+            let mut metric = encoder.encode_descriptor(&full_name, help, None, kind)?;
             for ((_, values), seen) in series {
                 let sum = counts.counters.get(&(name, values.clone()));
                 let ends = bounds.iter().copied().chain([f64::INFINITY]);

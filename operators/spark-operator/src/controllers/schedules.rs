@@ -191,7 +191,8 @@ impl Schedules {
                 };
                 let what = self.caller.delete(&url, name, *uid, params).await?;
                 let now = Instant::now();
-                self.runs.answered(subject.uid, *uid, what, now);
+                self.runs
+                    .record_delete_response(subject.uid, *uid, what, now);
                 Ok(())
             }
         }
@@ -244,9 +245,9 @@ fn refused(step: &Step, fault: &Fault) -> Option<Note> {
 /// The deletions of runs of these names that are not terminating yet.
 fn deletions<'a>(runs: &'a [CachedRun], names: &'a [String]) -> impl Iterator<Item = Step> + 'a {
     let mine = |run: &&CachedRun| !run.terminating && names.contains(&run.run.name);
-    runs.iter().filter(mine).map(|run| Step::Delete {
-        name: run.run.name.clone(),
-        uid: run.uid,
+    runs.iter().filter(mine).map(|cached| Step::Delete {
+        name: cached.run.name.clone(),
+        uid: cached.uid,
     })
 }
 
@@ -319,7 +320,7 @@ impl Planner for Schedules {
     }
 
     /// A run that goes is no sign that its schedule is deleted: users delete runs.
-    fn take_lost_child(&self, _: Uid) -> bool {
+    fn take_unexpected_deletion(&self, _: Uid) -> bool {
         false
     }
 

@@ -9,7 +9,7 @@ use crate::api::{ExecutorState, SparkApplicationStatus, State};
 
 /// The most space for names and states in a status. Units: bytes. The API server refuses objects of more than 1.5 MB, and each
 /// write of a status sends all of it to every watch.
-const MOST_BYTES: usize = 128 * 1024;
+const MAX_BYTES: usize = 128 * 1024;
 /// The space of one executor in addition to its name: quotes, colon, comma, the longest state.
 const PER_EXECUTOR: usize = 16;
 
@@ -92,7 +92,7 @@ fn listed(
     };
     let mut all: Vec<_> = all.into_iter().collect();
     all.sort_by_key(|(_, (state, created))| (rank(state), std::cmp::Reverse(*created)));
-    let mut room = MOST_BYTES;
+    let mut room = MAX_BYTES;
     let fits = |(name, _): &(String, _)| {
         let takes = name.len() + PER_EXECUTOR;
         let fits = takes <= room;

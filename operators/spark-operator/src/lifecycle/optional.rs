@@ -18,7 +18,7 @@ const FAILED: &str = "FailedCreate";
 /// What follows the cause.
 const REMEDY: &str = ": the application runs without, and the operator tries again";
 /// The longest message of an event. Units: bytes.
-const MOST: usize = 1024;
+const MAX: usize = 1024;
 
 /// Takes the objects that the driver doesn't depend on out of a submission.
 pub(super) fn take(submission: &mut Submission) -> Vec<NewObject> {
@@ -69,8 +69,8 @@ impl Draft<'_> {
         all
     }
 
-    /// Creates missing objects of a driver that may still need them.
-    pub(super) fn complete(&mut self, driver: &Driver) {
+    /// Creates the missing optional objects of a driver that has not ended.
+    pub(super) fn create_missing_optional(&mut self, driver: &Driver) {
         // The objects of a run that another operator started are unknown.
         if driver.digest.is_none() || driver.terminating {
             return;
@@ -97,7 +97,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Records the web UI's objects that exist, also of a driver that has ended: they may be a moment older than its end.
+    /// Records the web UI's objects that exist, also if the driver ended before the reconcile that would have recorded them.
     pub(super) fn record_web_ui(&mut self, driver: &Driver) {
         if driver.digest.is_none() {
             return;
@@ -145,7 +145,7 @@ impl Draft<'_> {
             };
             let object = format!("{CANNOT}{kind} {name}{others}: ");
             // Only the API server's words are shortened.
-            let most = MOST.saturating_sub(object.len() + REMEDY.len());
+            let most = MAX.saturating_sub(object.len() + REMEDY.len());
             let notice = format!("{object}{}{REMEDY}", shorten(&w.message, most));
             (w.kind, notice)
         });

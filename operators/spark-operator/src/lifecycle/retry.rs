@@ -9,7 +9,7 @@ use crate::api::{RestartPolicy, SparkApplicationStatus};
 use crate::defaults::RETRY_INTERVAL;
 
 /// The longest backoff: a month. A longer one is a mistake, and must not overflow.
-const LONGEST: i64 = 31 * 24 * 3600;
+const MAX_BACKOFF: i64 = 31 * 24 * 3600;
 
 /// The decision after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum Retry {
 }
 
 /// Decides after a failed run.
-pub fn run(policy: &RestartPolicy, status: &SparkApplicationStatus) -> Retry {
+pub fn after_run(policy: &RestartPolicy, status: &SparkApplicationStatus) -> Retry {
     // Without our count, use the published one: every submission that led to a driver.
     let failed = status.failed_runs.or(status.execution_attempts);
     decide(
@@ -34,7 +34,7 @@ pub fn run(policy: &RestartPolicy, status: &SparkApplicationStatus) -> Retry {
 }
 
 /// Decides after a failed submission.
-pub fn submission(policy: &RestartPolicy, status: &SparkApplicationStatus) -> Retry {
+pub fn after_submission(policy: &RestartPolicy, status: &SparkApplicationStatus) -> Retry {
     let failed = status.failed_submissions.or(status.submission_attempts);
     decide(
         policy,
@@ -73,6 +73,6 @@ fn decide(
     let since = status.last_failure_time.as_ref();
     let since = since.or(status.last_submission_attempt_time.as_ref());
     let since = since.map_or(Timestamp::UNIX_EPOCH, |time| time.0);
-    let wait = SignedDuration::from_secs(seconds.min(LONGEST));
+    let wait = SignedDuration::from_secs(seconds.min(MAX_BACKOFF));
     Retry::At(since.saturating_add(wait).unwrap_or(Timestamp::MAX))
 }

@@ -15,9 +15,9 @@ use crate::api::State;
 /// The usual maximum time to set up volumes and network. Units: seconds.
 const STARTING: i64 = 120;
 /// The longest quoted message, so that the remedy fits behind it. Units: bytes.
-const QUOTED: usize = 1024;
+const MAX_QUOTE: usize = 1024;
 /// The longest list of objects that a driver mounts.
-const NAMED: usize = 8;
+const MAX_NAMES: usize = 8;
 
 impl Draft<'_> {
     /// Updates the state from the driver and the executors of the present run.
@@ -31,7 +31,7 @@ impl Draft<'_> {
         let name = driver.name.clone();
         let starts = matches!(driver.phase, PodPhase::Pending | PodPhase::Running);
         if starts && driver.end.is_none() {
-            self.complete(driver);
+            self.create_missing_optional(driver);
         }
         self.record_web_ui(driver);
         let to = match (driver.phase, &driver.end) {
@@ -90,19 +90,19 @@ impl Draft<'_> {
             }
             _ => None,
         };
-        let until = driver.waiting.as_ref().and_then(|waits| {
-            let seconds = limit(&waits.reason)?;
-            Some(later(waits.since, seconds))
+        let until = driver.waiting.as_ref().and_then(|waiting| {
+            let seconds = limit(&waiting.reason)?;
+            Some(later(waiting.since, seconds))
         });
         // Every pod starts without volumes and network.
-        let reported = |waits: &&Waiting| {
-            let from = later(waits.since, STARTING);
+        let reported = |waiting: &&Waiting| {
+            let from = later(waiting.since, STARTING);
             let over = until.is_some_and(|until| until <= self.input.now);
-            waits.reason != NOT_STARTING || from <= self.input.now || over
+            waiting.reason != NOT_STARTING || from <= self.input.now || over
         };
-        let Some(waits) = driver.waiting.as_ref().filter(reported) else {
-            if let Some(waits) = &driver.waiting {
-                let from = later(waits.since, STARTING);
+        let Some(waiting) = driver.waiting.as_ref().filter(reported) else {
+            if let Some(waiting) = &driver.waiting {
+                let from = later(waiting.since, STARTING);
                 self.requeue_at(until.map_or(from, |until| until.min(from)));
             }
             if self.status.application_state.state == State::Submitted {
@@ -113,10 +113,10 @@ impl Draft<'_> {
         let mut text = format!(
             "driver pod {}: {}: {}",
             driver.name,
-            waits.reason,
-            shorten(&waits.message, QUOTED)
+            waiting.reason,
+            shorten(&waiting.message, MAX_QUOTE)
         );
-        if waits.reason == NOT_STARTING {
+        if waiting.reason == NOT_STARTING {
             text.push_str(&self.mounted(driver));
         }
         match until {
@@ -128,7 +128,7 @@ impl Draft<'_> {
                 self.fail(text);
             }
             _ => {
-                self.set_waiting(match waits.reason.as_str() {
+                self.set_waiting(match waiting.reason.as_str() {
                     // The kubelet alternates between both.
                     "ErrImagePull" => "ImagePullBackOff",
                     reason => reason,
@@ -164,9 +164,9 @@ impl Draft<'_> {
             theirs.then(|| format!("{kind} {name}"))
         });
         let mut named: Vec<String> = named.collect();
-        let more = named.len().saturating_sub(NAMED);
+        let more = named.len().saturating_sub(MAX_NAMES);
         if more > 0 {
-            named.truncate(NAMED);
+            named.truncate(MAX_NAMES);
             named.push(format!("and {more} more"));
         }
         let pod = &driver.name;
@@ -193,7 +193,7 @@ impl Draft<'_> {
             duration(rules.grace)
         );
         self.record_event(Note::warning("SparkDriverNotFound", text));
-        self.plan.lost = Some(pod).filter(|pod| !pod.is_empty());
+        self.plan.unobserved_child = Some(pod).filter(|pod| !pod.is_empty());
         // If a node is lost, nobody observes how its pods end.
         let state = &self.status.application_state;
         let disruption = state.error_message.as_deref().and_then(cause);
@@ -250,7 +250,7 @@ fn failure(driver: &Driver) -> String {
 /// Why a driver was disrupted, or is about to be.
 fn disruption_of(driver: &Driver) -> Option<String> {
     let (reason, message) = driver.disruption.as_ref()?;
-    let message = shorten(message, QUOTED);
+    let message = shorten(message, MAX_QUOTE);
     Some(format!("{DISRUPTED}{reason}: {message}"))
 }
 

@@ -33,12 +33,16 @@ pub struct Owner<'a> {
 
 /// Returns the application that owns an object, as its controller if `how` requires that.
 fn owner(meta: &ObjectMeta, how: Owns) -> Option<Owner<'_>> {
-    let is_submitted = |o: &&OwnerReference| {
+    let is_application = |o: &&OwnerReference| {
         let group = o.api_version.split_once('/').map_or("", |(g, _)| g);
         let of = (group, o.kind.as_str()) == (label::GROUP, "SparkApplication");
         of && (how == Owns::Any || o.controller == Some(true))
     };
-    let owner = meta.owner_references.iter().flatten().find(is_submitted)?;
+    let owner = meta
+        .owner_references
+        .iter()
+        .flatten()
+        .find(is_application)?;
     Some(Owner {
         name: &owner.name,
         uid: &owner.uid,

@@ -63,7 +63,7 @@ impl SchedulerSettings {
         properties.extend(self.properties.clone());
     }
 
-    fn mark(&mut self, role: Role, what: &str, key: &str, value: impl Into<String>) {
+    fn set(&mut self, role: Role, what: &str, key: &str, value: impl Into<String>) {
         let key = format!("spark.kubernetes.{}.{what}.{key}", role.as_str());
         self.properties.insert(key, value.into());
     }
@@ -75,7 +75,10 @@ const ROLES: [Role; 2] = [Role::Driver, Role::Executor];
 ///
 /// # Errors
 /// If the operator doesn't support it, or a request of its pods is not a valid quantity.
-pub fn marks(cx: &Cx<'_>, properties: &Properties) -> Result<SchedulerSettings, Refusal> {
+pub fn scheduler_settings(
+    cx: &Cx<'_>,
+    properties: &Properties,
+) -> Result<SchedulerSettings, Refusal> {
     let settings = &cx.inputs.settings.batch;
     let own = cx.spec.batch_scheduler.as_deref().filter(|n| !n.is_empty());
     let default = Some(settings.default.as_str()).filter(|n| !n.is_empty());
@@ -99,7 +102,7 @@ pub fn marks(cx: &Cx<'_>, properties: &Properties) -> Result<SchedulerSettings, 
         _ if settings.kube_schedulers.iter().any(|known| known == name) => {
             let group = names::with_suffix(cx.name, "pg");
             for role in ROLES {
-                out.mark(role, "label", PLUGIN_GROUP, &group);
+                out.set(role, "label", PLUGIN_GROUP, &group);
             }
             let needs = needs(cx, properties)?;
             let spec = json!({ "minMember": 1, "minResources": needs });
@@ -147,7 +150,7 @@ fn volcano(
     }
     let name = format!("spark-{}-pg", cx.name);
     for role in ROLES {
-        out.mark(role, "annotation", VOLCANO_GROUP, &name);
+        out.set(role, "annotation", VOLCANO_GROUP, &name);
     }
     let options = cx.spec.batch_scheduler_options.clone().unwrap_or_default();
     let needs = if options.resources.is_empty() {
@@ -201,7 +204,7 @@ fn yunikorn(
         (Role::Driver, "spark-driver", 1),
         (Role::Executor, "spark-executor", count),
     ] {
-        out.mark(role, "annotation", TASK_GROUP, name);
+        out.set(role, "annotation", TASK_GROUP, name);
         let spec = cx.spec.role(role);
         let mut node_selector = cx.spec.node_selector.clone();
         node_selector.extend(spec.node_selector.clone());
@@ -222,13 +225,13 @@ fn yunikorn(
         }
     }
     let groups = serde_json::to_string(&groups).unwrap_or_default();
-    out.mark(Role::Driver, "annotation", TASK_GROUPS, groups);
+    out.set(Role::Driver, "annotation", TASK_GROUPS, groups);
     let options = cx.spec.batch_scheduler_options.as_ref();
     let queue = options
         .and_then(|o| o.queue.as_ref())
         .filter(|q| !q.is_empty());
     for role in ROLES.into_iter().filter(|_| queue.is_some()) {
-        out.mark(role, "label", "queue", queue.cloned().unwrap_or_default());
+        out.set(role, "label", "queue", queue.cloned().unwrap_or_default());
     }
     Ok(())
 }

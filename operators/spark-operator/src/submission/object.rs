@@ -23,7 +23,7 @@ pub const PROPERTIES_FILE: &str = "spark.properties";
 /// The key of the executors' template. Source: Spark.
 pub const TEMPLATE_KEY: &str = "podspec-configmap-key";
 /// The maximum size of a ConfigMap's data. Units: bytes. Source: Kubernetes, and Spark's own limit.
-const MOST_DATA: usize = 1 << 20;
+const MAX_DATA: usize = 1 << 20;
 
 /// Builds the driver's PodDisruptionBudget, if application and operator enable it.
 ///
@@ -123,9 +123,9 @@ pub fn conf(cx: &Cx<'_>, properties: &Properties) -> Result<ConfigMap, SpecError
         format!("Submission {}", cx.inputs.submission_id),
     ];
     let text = escape::file(&comments, properties);
-    if text.len() + cx.namespace.len() > MOST_DATA {
+    if text.len() + cx.namespace.len() > MAX_DATA {
         let why = format!(
-            "all Spark properties together have {} bytes, and a ConfigMap holds {MOST_DATA}; put long values into files of the image",
+            "all Spark properties together have {} bytes, and a ConfigMap holds {MAX_DATA}; put long values into files of the image",
             text.len()
         );
         return Err(SpecError::new("spec.sparkConf", why));

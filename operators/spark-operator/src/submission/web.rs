@@ -300,7 +300,7 @@ fn driver_ingress(
         .ingress_url_format
         .as_ref()
         .filter(|f| !f.is_empty());
-    let exposure = format.map(|format| {
+    let ingress = format.map(|format| {
         ingress(
             cx,
             Exposure {
@@ -313,5 +313,5 @@ fn driver_ingress(
             },
         )
     });
-    Some((made, exposure))
+    Some((made, ingress))
 }

@@ -109,7 +109,7 @@ impl World {
             if refused || !sends() {
                 break;
             }
-            refused = !self.carry_out(step);
+            refused = !self.execute(step);
         }
         if let Some(write) = plan.status.filter(|s| !first(s)).filter(|_| sends()) {
             self.store(&write.next);
@@ -134,7 +134,7 @@ impl World {
         }
     }
 
-    fn carry_out(&mut self, step: Step) -> bool {
+    fn execute(&mut self, step: Step) -> bool {
         match step {
             Step::CreateOptional(make) if self.withholds.is_some_and(|(k, _)| k == make.id().0) => {
                 let (kind, name) = make.id();

@@ -3,6 +3,7 @@
 // A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod additional;
 mod api;
 mod cron;
 mod defaults;
@@ -14,7 +15,6 @@ mod laws;
 mod lifecycle;
 mod made;
 mod memory;
-mod optional;
 mod overlay;
 mod properties;
 mod refusal;

@@ -267,7 +267,7 @@ impl World {
             || format!("an idle plan asks for {wake:?} at {now}"),
         );
         let mut calls = (fate, 0);
-        match self.carry_out(plan, &mut calls, status_before) {
+        match self.execute(plan, &mut calls, status_before) {
             Err(StepError::Crash) => self.crash(),
             Err(StepError::Taken(name)) => {
                 let until = now
@@ -279,7 +279,7 @@ impl World {
         }
     }
 
-    fn carry_out(
+    fn execute(
         &mut self,
         plan: Plan,
         calls: &mut (Fate, u32),

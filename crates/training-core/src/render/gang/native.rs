@@ -89,7 +89,7 @@ impl GangProvider for Native {
         (spec.preemption_policy, spec.priority) = (None, None);
     }
 
-    fn unschedulable_reason(&self, gang: &Gang<'_>) -> Option<String> {
+    fn unschedulable_message(&self, gang: &Gang<'_>) -> Option<String> {
         let mut names = gang.roles.iter().filter(|r| r.replicas > 0);
         let first = names.next()?;
         let name = |role| scheduler_of(role).unwrap_or("default-scheduler");

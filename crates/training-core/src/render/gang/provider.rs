@@ -49,13 +49,13 @@ pub struct Gang<'a> {
     /// The recorded provider.
     pub provider: &'a Provider,
     /// The observed groups.
-    pub seen: &'a [GroupView],
+    pub observed: &'a [GroupView],
     /// The job's Kueue queue.
     pub queue: Option<&'a str>,
     /// Whether the cluster serves Kueue, if known.
     pub kueue: Option<bool>,
     /// How the published operator of this kind handles gangs.
-    pub habits: GangConventions,
+    pub conventions: GangConventions,
     /// The Volcano queue from an annotation of the job.
     pub annotated_queue: Option<&'a str>,
     /// A template's priority class that takes precedence over those of the roles.
@@ -74,7 +74,7 @@ pub struct Owner {
 impl<'a> Gang<'a> {
     /// Returns the observed group of this kind.
     pub fn group(&self, kind: GroupKind) -> Option<&'a GroupView> {
-        self.seen.iter().find(|g| g.kind == kind)
+        self.observed.iter().find(|g| g.kind == kind)
     }
 
     /// Returns the priority class of the job: the policy's, else the first of a template in rank order.
@@ -88,7 +88,7 @@ impl<'a> Gang<'a> {
     /// Sets the gang's scheduler in a pod.
     pub(super) fn schedule(&self, spec: &mut PodSpec, scheduler: &str) {
         let own = spec.scheduler_name.as_ref().filter(|own| !own.is_empty());
-        if own.is_none() || self.habits == GangConventions::Mpi {
+        if own.is_none() || self.conventions == GangConventions::Mpi {
             spec.scheduler_name = Some(scheduler.to_owned());
         }
     }
@@ -145,7 +145,7 @@ pub trait GangProvider: Send + Sync {
     }
 
     /// Explains why these pods can never be scheduled together.
-    fn unschedulable_reason(&self, _gang: &Gang<'_>) -> Option<String> {
+    fn unschedulable_message(&self, _gang: &Gang<'_>) -> Option<String> {
         None
     }
 
@@ -176,7 +176,7 @@ pub(super) fn advise_of_schedulers(gang: &Gang<'_>, scheduler: &str) -> Vec<Note
         .filter_map(scheduler_of)
         .any(|own| own != scheduler)
     {
-        notes.push(match gang.habits {
+        notes.push(match gang.conventions {
             GangConventions::Training => {
                 let text = "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten";
                 Note::warning("SetPodTemplateSchedulerName", text)

@@ -40,7 +40,7 @@ impl GangProvider for SchedulerPlugins {
         let follows = json!(Follows {
             min_member: gang.need.members,
             min_resources: json!(gang.need.resources),
-            schedule_timeout_seconds: match gang.habits {
+            schedule_timeout_seconds: match gang.conventions {
                 GangConventions::Training => timeout,
                 GangConventions::Mpi => Some(timeout.unwrap_or(0)),
             },

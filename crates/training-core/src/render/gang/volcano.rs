@@ -38,7 +38,7 @@ impl GangProvider for Volcano {
         let of_policy = gang.policy.and_then(|p| p.priority_class.as_deref());
         let queue = gang.policy.and_then(|p| p.queue.as_deref());
         let queue = queue.filter(|q| !q.is_empty());
-        let (class, queue, follows_job) = match gang.habits {
+        let (class, queue, follows_job) = match gang.conventions {
             GangConventions::Training => (of_policy.filter(|c| !c.is_empty()), queue, false),
             GangConventions::Mpi => (gang.class(), queue.or(gang.annotated_queue), true),
         };
@@ -64,7 +64,7 @@ impl GangProvider for Volcano {
         gang.schedule(spec, SCHEDULER);
         let annotations = pod.metadata.annotations.get_or_insert_default();
         annotations.insert(labels::VOLCANO_GROUP.to_owned(), gang.job.to_owned());
-        if gang.habits == GangConventions::Training {
+        if gang.conventions == GangConventions::Training {
             annotations.insert(labels::VOLCANO_TASK.to_owned(), role.label.clone());
         }
     }

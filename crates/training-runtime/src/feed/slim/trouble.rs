@@ -7,7 +7,7 @@ use training_core::{Cause, PodPhase, Trouble};
 use super::seen::{SlimCondition, SlimContainer, SlimPod, SlimTerminated};
 
 /// Maximum length of a stored container message. Units: bytes.
-const SAID: usize = 512;
+const MAX_MESSAGE: usize = 512;
 
 /// Returns what is wrong with a pod, if anything. The container `main` takes precedence.
 pub(super) fn of(pod: &SlimPod, phase: PodPhase, main: &str) -> Option<Box<Trouble>> {
@@ -51,7 +51,7 @@ pub(super) fn termination_message(pod: &SlimPod) -> Option<Box<str>> {
     let ours = init.filter(|c| c.name.as_deref().is_some_and(|name| name.starts_with(OURS)));
     let mut ended = ours.filter_map(SlimContainer::terminated);
     let said = ended.find_map(|t| t.message.as_deref().filter(|_| t.exit_code == Some(0)))?;
-    let said = shorten(said.trim(), SAID);
+    let said = shorten(said.trim(), MAX_MESSAGE);
     (!said.is_empty()).then(|| said.into())
 }
 
@@ -156,7 +156,10 @@ fn waiting(pod: &SlimPod, main: &str) -> Option<Trouble> {
             Some(ended) => of_ended(container, init, ended),
             None => Trouble {
                 reason: clean(word, 64),
-                message: clean(stable_message(cause, waiting.message.as_deref()), SAID),
+                message: clean(
+                    stable_message(cause, waiting.message.as_deref()),
+                    MAX_MESSAGE,
+                ),
                 container: clean(container.name(), 64),
                 init,
                 ..Trouble::default()
@@ -216,7 +219,10 @@ fn unscheduled(pod: &SlimPod) -> Option<Trouble> {
     let created = pod.metadata.creation_timestamp.as_ref().map(|t| t.0);
     Some(Trouble {
         reason: word.to_owned(),
-        message: clean(scheduled.message.as_deref().unwrap_or_default(), SAID),
+        message: clean(
+            scheduled.message.as_deref().unwrap_or_default(),
+            MAX_MESSAGE,
+        ),
         cause: Some(cause),
         since: scheduled.since().or(created),
         ..Trouble::default()
@@ -312,7 +318,7 @@ fn of_ended(container: &SlimContainer, init: bool, ended: &SlimTerminated) -> Tr
 
 /// Returns the end of a text, where a program says why it died.
 fn tail(text: &str) -> String {
-    clean(&shorten_front(text.trim_end(), SAID), SAID)
+    clean(&shorten_front(text.trim_end(), MAX_MESSAGE), MAX_MESSAGE)
 }
 
 #[cfg(test)]
@@ -588,7 +594,10 @@ mod tests {
         let init = json!([{"name": "trainyard-wait-for-hosts", "state": ended}]);
         let pod = json!({"metadata": {}, "status": {"initContainerStatuses": init}});
         let said = termination_message(&serde_json::from_value(pod).unwrap()).unwrap();
-        assert!(said.len() <= SAID && said.ends_with("host…"), "{said}");
+        assert!(
+            said.len() <= MAX_MESSAGE && said.ends_with("host…"),
+            "{said}"
+        );
     }
 
     #[test]
@@ -733,7 +742,11 @@ mod tests {
             {"terminated": {"exitCode": 1, "reason": "Error", "message": noise}}}]}),
         );
         let trouble = pod.trouble.unwrap();
-        assert!(trouble.message.len() <= SAID, "{}", trouble.message.len());
+        assert!(
+            trouble.message.len() <= MAX_MESSAGE,
+            "{}",
+            trouble.message.len()
+        );
         assert!(trouble.message.contains("the last line"));
         let texts = [&trouble.message, &trouble.reason];
         assert!(
