@@ -79,9 +79,9 @@ pub fn within(
 
 /// Rejects duplicate keys.
 fn unique<K: Ord>(list: Path<'_>, keys: impl Iterator<Item = K>) -> Verdict {
-    let mut observed = BTreeSet::new();
+    let mut known = BTreeSet::new();
     for (at, key) in keys.enumerate() {
-        if !observed.insert(key) {
+        if !known.insert(key) {
             return refuse(list.item(at), "Duplicate value");
         }
     }
