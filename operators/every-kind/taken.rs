@@ -57,7 +57,7 @@ fn executor<F: Framework>(_: &F, client: Client) -> Executor {
 }
 
 /// Carries out a step whose name an object has: what is asked, why the job waits if it does, and whether the object is the job's.
-async fn carry_out(
+async fn execute(
     world: &KindWorld,
     step: &Step,
     there: Value,
@@ -110,7 +110,7 @@ async fn b_040_a_taken_name_is_ours_only_with_our_uid_as_owner() {
                 (nobodys, "nobody's", Some("NameConflict")),
             ] {
                 let kind = there["kind"].as_str().unwrap().to_owned();
-                let (asked, reason, is_ours) = carry_out(&world, &step, there).await;
+                let (asked, reason, is_ours) = execute(&world, &step, there).await;
                 let what = format!("{kind} {name}, {whose}: {asked:?}");
                 assert_eq!((reason, is_ours), (waits, waits.is_none()), "{what}");
                 // Nothing else is asked: what is there stays as it is.

@@ -86,11 +86,11 @@ fn application(job: &Job, now: Timestamp) -> Vec<String> {
     let spec = defaults::apply(&app.spec, &BTreeMap::new());
     let policy = spec.restart_policy.clone().unwrap_or_default();
     let retry = match &status.application_state.state {
-        AppState::Failing => retry::after_run(&policy, &status),
+        AppState::Failing => retry::after_failed_run(&policy, &status),
         AppState::New | AppState::PendingRerun
             if status.failed_submissions.is_some_and(|n| n > 0) =>
         {
-            retry::after_submission(&policy, &status)
+            retry::after_failed_submission(&policy, &status)
         }
         AppState::Completed | AppState::Failed => {
             let ends = spec

@@ -1,4 +1,4 @@
-//! Turns steps into API calls; the only writer.
+//! Executes the steps of kinds with replicas as API calls.
 //!
 //! The index stores each answer at once, so that the next reconcile sees our own writes.
 
@@ -28,7 +28,7 @@ use crate::caller::{Caller, Failure};
 use crate::fault::{Denial, Fault};
 use crate::feed::child::{Child, Replica};
 use crate::feed::group::Groups;
-use crate::feed::index::{EXPECTATION_TTL, Index};
+use crate::feed::index::{CREATE_EXPECTATION_TTL, Index};
 use crate::feed::object::Objects;
 use crate::feed::slim::{
     Owned, Parent, Roles, SlimPod, SlimService, controller, pod_view, service_view,
@@ -163,7 +163,7 @@ impl Executor {
         let first = since
             .chain(services.into_iter().map(|(_, since)| since))
             .min()?;
-        Some((first + EXPECTATION_TTL).max(Instant::now() + CONFIRM_PAUSE))
+        Some((first + CREATE_EXPECTATION_TTL).max(Instant::now() + CONFIRM_PAUSE))
     }
 
     /// Reads the job's children that were created a while ago and that no watch has shown: a webhook may have removed their labels, or
@@ -206,7 +206,7 @@ impl Executor {
     {
         let (owner, now) = (uid(job), Instant::now());
         let mut overdue = index.expected_creates(owner);
-        overdue.retain(|(_, since)| *since + EXPECTATION_TTL <= now);
+        overdue.retain(|(_, since)| *since + CREATE_EXPECTATION_TTL <= now);
         for (view, _) in overdue.into_iter().take(WINDOW) {
             let (role, at) = view.replica();
             let name = names::replica(&job.name_any(), role, at);

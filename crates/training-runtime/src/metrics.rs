@@ -378,12 +378,12 @@ impl Metrics {
 
     /// Bounds the resource labels. An operator uses about a dozen; if a path is ever misread, the names in it must not become series.
     fn bounded<'a>(&self, resource: &'a str) -> &'a str {
-        const MAX: usize = 32;
+        const MAX_RESOURCES: usize = 32;
         let mut known = self.resources.lock();
         if known.contains(resource) {
             return resource;
         }
-        if known.len() >= MAX {
+        if known.len() >= MAX_RESOURCES {
             return "other";
         }
         known.insert(resource.to_owned());

@@ -77,7 +77,7 @@ pub struct Outcome {
     pub fault: Option<Fault>,
     /// A step has succeeded.
     pub progress: bool,
-    /// More is known now than the plan was made of.
+    /// The plan is outdated: executing it changed what is known.
     pub found: bool,
 }
 
@@ -101,7 +101,12 @@ pub trait Planner: Send + Sync + Sized + 'static {
     fn observe(&self, subject: Subject<'_, Self::Object>, past: Past) -> Self::Observed;
 
     /// Decides. Pure.
-    fn plan(&self, object: &Self::Object, seen: &Self::Observed, now: Timestamp) -> PlanOf<Self>;
+    fn plan(
+        &self,
+        object: &Self::Object,
+        observed: &Self::Observed,
+        now: Timestamp,
+    ) -> PlanOf<Self>;
 
     /// Carries steps out; `cautious` says that the first requests go one by one, because they were refused before.
     fn execute(
@@ -112,7 +117,12 @@ pub trait Planner: Send + Sync + Sized + 'static {
     ) -> impl Future<Output = Outcome> + Send;
 
     /// How long the status of such a plan may wait for more counts, where `delay` is set.
-    fn patience(&self, _seen: &Self::Observed, _plan: &PlanOf<Self>, delay: Duration) -> Duration {
+    fn patience(
+        &self,
+        _observed: &Self::Observed,
+        _plan: &PlanOf<Self>,
+        delay: Duration,
+    ) -> Duration {
         delay
     }
 
@@ -134,7 +144,7 @@ pub trait Planner: Send + Sync + Sized + 'static {
         None
     }
 
-    /// Reads a child that [`Plan::lost`] names. True if it exists, and is known from now on.
+    /// Reads a child that [`Plan::unobserved_child`] names. True if it exists, and is known from now on.
     ///
     /// # Errors
     /// If the read fails.
@@ -341,8 +351,8 @@ impl<P: Planner> Worker<P> {
             };
             let past = self.past(key, uid);
             let stall = past.stall.clone();
-            let seen = self.planner.observe(subject, past);
-            let mut plan = self.planner.plan(&object, &seen, now());
+            let observed = self.planner.observe(subject, past);
+            let mut plan = self.planner.plan(&object, &observed, now());
             if let Some(name) = plan.unobserved_child.take().filter(|_| !searched) {
                 searched = true;
                 match self.planner.find(subject, &name).await {
@@ -366,7 +376,7 @@ impl<P: Planner> Worker<P> {
                 // Refused steps wait for their retry; everything else goes on.
                 plan.steps.retain(|step| !step.waits_for(stall.blocks));
             }
-            if let Some(at) = self.may_wait(key, &seen, &plan, begun) {
+            if let Some(at) = self.may_wait(key, &observed, &plan, begun) {
                 requeue_at = requeue_at.min(at);
                 if plan.steps.iter().all(Action::batches_with_counts) {
                     return ReconcileResult::RequeueAt(requeue_at);
@@ -450,7 +460,7 @@ impl<P: Planner> Worker<P> {
     fn may_wait(
         &self,
         key: &JobKey,
-        seen: &P::Observed,
+        observed: &P::Observed,
         plan: &PlanOf<P>,
         begun: Instant,
     ) -> Option<Instant> {
@@ -461,7 +471,7 @@ impl<P: Planner> Worker<P> {
         let can_wait = counts && (plan.steps.is_empty() || silent);
         let delay = self
             .planner
-            .patience(seen, plan, self.tools.times.status_delay);
+            .patience(observed, plan, self.tools.times.status_delay);
         self.memory.waiting.wait(key, can_wait, begun, delay)
     }
 

@@ -266,7 +266,7 @@ impl<F: Lifecycle> World<F> {
             if plan.is_idle() {
                 break;
             }
-            self.carry_out(plan, Fate::Whole, true);
+            self.execute_plan(plan, Fate::Whole, true);
         }
     }
 
@@ -274,10 +274,10 @@ impl<F: Lifecycle> World<F> {
     pub fn reconcile_from_cache(&mut self, fate: Fate, status_before: bool) {
         let plan = self.plan();
         self.law_of_waking(&plan);
-        self.carry_out(plan, fate, status_before);
+        self.execute_plan(plan, fate, status_before);
     }
 
-    fn carry_out(&mut self, plan: Plan<StatusOf<F>>, fate: Fate, status_before: bool) {
+    fn execute_plan(&mut self, plan: Plan<StatusOf<F>>, fate: Fate, status_before: bool) {
         let seen = self.observed();
         let mut calls = Calls { fate, made: 0 };
         let interrupted = self.execute(plan, &seen, &mut calls, status_before).err();

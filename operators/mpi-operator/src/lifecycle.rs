@@ -167,7 +167,7 @@ impl Lifecycle for Mpi {
         let common = reconcile.common(&secret);
         let complete = reconcile.ensure_objects(&common, &census, draft);
         draft.requeue |= !complete;
-        let gone = reconcile.former.is_none() && !reconcile.has_former_launcher_pod();
+        let gone = reconcile.former.is_none() && !reconcile.has_active_former_launcher();
         if complete && reconcile.batch.is_none() && gone && !setup.waits_for_workers {
             reconcile.create_launcher(&common, true, None, draft)?;
         }
@@ -394,7 +394,7 @@ impl<'a> Reconcile<'a> {
     }
 
     /// Returns true if a pod of a deleted launcher's Job has not ended: two launchers must never run at once.
-    fn has_former_launcher_pod(&self) -> bool {
+    fn has_active_former_launcher(&self) -> bool {
         let batch = self.batch_uid();
         let mut pods = self.observed.batch_pods.iter();
         pods.any(|p| Some(p.batch) != batch && !p.pod.phase.has_ended())
@@ -546,8 +546,8 @@ impl<'a> Reconcile<'a> {
         made_once.remove(LAUNCHER_BARE);
         let known = made_once.remove(LAUNCHER_UID);
         let bare = self.followed.map(|pod| pod.pod.uid);
-        let observed = self.batch_uid().or(bare).map(|uid| uid.to_string());
-        if let Some(uid) = observed.or(known) {
+        let present = self.batch_uid().or(bare).map(|uid| uid.to_string());
+        if let Some(uid) = present.or(known) {
             made_once.insert(LAUNCHER_FORMER.to_owned(), uid);
         }
     }
@@ -1016,7 +1016,7 @@ impl<'a> Reconcile<'a> {
             return Ok(());
         }
         let restarts = draft.memory.made_once.contains_key(LAUNCHER_FORMER);
-        let met = restarts && (self.former.is_some() || self.has_former_launcher_pod())
+        let met = restarts && (self.former.is_some() || self.has_active_former_launcher())
             || progress::meets_former_run(census, draft);
         let mut creates = Creates::default();
         for (slot, me) in census.slots.iter().zip(cx.roles.ranks()) {
@@ -1096,7 +1096,7 @@ impl<'a> Reconcile<'a> {
         let may_run = !self.setup.waits_for_workers || self.workers(census).all(ready);
         let Some((view, batch)) = self.batch else {
             // A launcher would start its ranks on hosts that are about to go.
-            if may_run && !met && !self.has_former_launcher_pod() {
+            if may_run && !met && !self.has_active_former_launcher() {
                 return self.create_launcher(common, false, gang, draft);
             }
             return Ok(());
@@ -1107,7 +1107,7 @@ impl<'a> Reconcile<'a> {
             draft.requeue = true;
             return Ok(());
         }
-        if view.terminating || !batch.suspended || !may_run || self.has_former_launcher_pod() {
+        if view.terminating || !batch.suspended || !may_run || self.has_active_former_launcher() {
             return Ok(());
         }
         let made_from = draft.memory.made_once.get(LAUNCHER_TEMPLATE);

@@ -127,7 +127,7 @@ impl Draft<'_> {
                     self.enter(State::Completed);
                 }
             }
-            State::Failing => match retry::after_run(&self.policy(), &self.status) {
+            State::Failing => match retry::after_failed_run(&self.policy(), &self.status) {
                 Retry::Never => self.enter(State::Failed),
                 Retry::At(at) if at <= self.input.now => {
                     let error = self.status.application_state.error_message.as_deref();
@@ -137,7 +137,7 @@ impl Draft<'_> {
                 }
                 Retry::At(at) => self.requeue_at(at),
             },
-            State::SubmissionFailed => self.after_submission(),
+            State::SubmissionFailed => self.continue_after_failed_submission(),
             State::Invalidating => {
                 if self.remove_all() {
                     self.reset_run();
@@ -179,7 +179,7 @@ impl Draft<'_> {
         let restarts = match state {
             State::Submitted | State::Running | State::Unknown => !ended,
             // The result of a run that has ended counts, unless it is retried.
-            State::Failing => retry::after_run(&self.policy(), &self.status) != Retry::Never,
+            State::Failing => retry::after_failed_run(&self.policy(), &self.status) != Retry::Never,
             _ => false,
         };
         if restarts {

@@ -14,7 +14,7 @@ pub enum EnvOn {
 }
 
 /// The maximum bytes of a variable, including its name, `=` and the terminating zero: Linux's limit for one string of a process.
-pub const MAX_ENV: usize = 131_072;
+pub const MAX_VARIABLE_BYTES: usize = 131_072;
 
 /// Variables in the order in which they are added.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -73,7 +73,7 @@ impl EnvSet {
     pub fn oversized(&self) -> Option<(&str, usize)> {
         self.iter()
             .map(|(name, value)| (name, name.len() + value.len() + 2))
-            .find(|(_, size)| *size > MAX_ENV)
+            .find(|(_, size)| *size > MAX_VARIABLE_BYTES)
     }
 
     /// Appends the variables to the receiving containers, one entry per name. Returns the names that replaced a different user

@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 /// One, in nanos.
 const ONE: i128 = 1_000_000_000;
 /// The largest magnitude, in nanos.
-const MAX: i128 = i64::MAX as i128 * ONE;
+const MAX_NANOS: i128 = i64::MAX as i128 * ONE;
 
 /// The format of a quantity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Amount {
 
     fn with(self, other: Self, nanos: i128) -> Self {
         Self {
-            nanos: nanos.clamp(-MAX, MAX),
+            nanos: nanos.clamp(-MAX_NANOS, MAX_NANOS),
             spelling: if self.nanos == 0 {
                 other.spelling
             } else {
@@ -156,7 +156,7 @@ fn unit(suffix: &str) -> Option<(Spelling, i32, u32)> {
     }
 }
 
-/// Returns `whole.fraction` × 10^`power` × 1024^`binary` in nanos, rounded up, at most [`MAX`].
+/// Returns `whole.fraction` × 10^`power` × 1024^`binary` in nanos, rounded up, at most [`MAX_NANOS`].
 fn nanos(whole: &str, fraction: &str, power: i32, binary: u32) -> i128 {
     let digits = [whole, fraction].concat();
     let digits = digits.trim_start_matches('0');
@@ -175,7 +175,7 @@ fn nanos(whole: &str, fraction: &str, power: i32, binary: u32) -> i128 {
         .checked_pow(binary)
         .and_then(|m| m.checked_mul(mantissa));
     let Some(mantissa) = mantissa else {
-        return MAX;
+        return MAX_NANOS;
     };
     let tens = |n: i32| u32::try_from(n).ok().and_then(|n| 10_i128.checked_pow(n));
     let exact = if power >= 0 {
@@ -185,7 +185,7 @@ fn nanos(whole: &str, fraction: &str, power: i32, binary: u32) -> i128 {
         let up = i128::from(mantissa % divisor != 0 || lost);
         Some(mantissa / divisor + up)
     };
-    exact.map_or(MAX, |n| n.min(MAX))
+    exact.map_or(MAX_NANOS, |n| n.min(MAX_NANOS))
 }
 
 /// Amounts by resource name.

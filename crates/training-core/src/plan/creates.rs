@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::model::size::Size;
 
 /// The maximum number of objects per plan; the next reconcile creates more. It bounds the memory of a job with ten thousand pods.
-const MAX: usize = 512;
+const MAX_OBJECTS: usize = 512;
 /// Beyond this memory, a plan creates nothing more. It bounds the memory of a job with large templates and, with the number of
 /// parallel reconciles, that of many such jobs.
 ///
@@ -22,7 +22,7 @@ pub struct Creates {
 impl Creates {
     /// Returns true if the remaining objects belong to the next plan.
     pub fn is_full(&self) -> bool {
-        self.objects >= MAX || self.memory >= MAX_MEMORY
+        self.objects >= MAX_OBJECTS || self.memory >= MAX_MEMORY
     }
 
     /// Counts one object.
@@ -40,7 +40,7 @@ mod tests {
     fn a_plan_is_full_by_number_or_by_size() {
         let mut small = Creates::default();
         let mut large = Creates::default();
-        for _ in 0..MAX - 1 {
+        for _ in 0..MAX_OBJECTS - 1 {
             small.add(&"a");
         }
         assert!(!small.is_full());

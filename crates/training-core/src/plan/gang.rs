@@ -186,7 +186,7 @@ fn assemble<'a, J: TrainingJob>(
         policy: cx.job.run_policy().scheduling_policy.as_ref(),
         need,
         provider,
-        observed: &observed.groups,
+        groups: &observed.groups,
         queue: cx.job.labels().get(KUEUE_QUEUE).map(String::as_str),
         kueue: observed.gang.kueue,
         conventions,

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{ContainerPort, Pod, PodSpec, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use training_api::labels as keys;
 
-use crate::kind::env::MAX_ENV;
+use crate::kind::env::MAX_VARIABLE_BYTES;
 use crate::kind::framework::{Framework, JobCx, TrainingJob};
 use crate::model::error::SpecError;
 use crate::model::names;
@@ -37,7 +37,7 @@ pub fn render<F: Framework>(
     let env = framework.env(cx, me)?;
     if let Some((name, size)) = env.oversized() {
         let problem = format!(
-            "ClusterSpecTooLarge: {name} would have {size} bytes, and a process can be given {MAX_ENV}; use fewer replicas"
+            "ClusterSpecTooLarge: {name} would have {size} bytes, and a process can be given {MAX_VARIABLE_BYTES}; use fewer replicas"
         );
         return Err(SpecError::new(
             format!("spec.{}", F::REPLICAS.field),

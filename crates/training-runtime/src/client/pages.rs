@@ -23,7 +23,7 @@ use super::watch_layer::watched;
 /// Maximum bytes of a page with more than one object.
 const MAX_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum memory of its objects, in bytes.
-const LARGEST: usize = 32 * 1024 * 1024;
+const MAX_MEMORY: usize = 32 * 1024 * 1024;
 
 /// A layer that bounds the list pages of the watch connection.
 #[derive(Clone, Debug, Default)]
@@ -52,7 +52,7 @@ impl Pages {
 
     /// Doubles the limit of the next page if this one, of `limit` objects, was small.
     fn fitted(&self, list: &str, limit: u32, asked: u32, size: Size) {
-        if limit >= asked || size.text > MAX_BYTES / 4 || size.memory() > LARGEST / 4 {
+        if limit >= asked || size.text > MAX_BYTES / 4 || size.memory() > MAX_MEMORY / 4 {
             return;
         }
         let mut limits = self.limits.lock();
@@ -126,7 +126,7 @@ where
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame?.into_data() {
             size += Size::of_text(&data);
-            if bounded && (size.text > MAX_BYTES || size.memory() > LARGEST) {
+            if bounded && (size.text > MAX_BYTES || size.memory() > MAX_MEMORY) {
                 return Ok(None);
             }
             page.extend_from_slice(&data);

@@ -25,11 +25,13 @@ pub(super) fn importance(reason: &str) -> Importance {
         "SparkApplicationCompleted",
     ];
     // A failed run of an application does not count: others may follow, many per minute.
-    const TURNS: [&str; 2] = ["SparkApplicationSuspended", "SparkApplicationResuming"];
+    const STATE_CHANGES: [&str; 2] = ["SparkApplicationSuspended", "SparkApplicationResuming"];
     let is = |ends: &[&str]| ends.iter().any(|end| reason.ends_with(end));
     if ENDS.contains(&reason) || is(&["JobSucceeded", "JobFailed"]) {
         Importance::End
-    } else if TURNS.contains(&reason) || is(&["JobSuspended", "JobResumed", "JobRestarting"]) {
+    } else if STATE_CHANGES.contains(&reason)
+        || is(&["JobSuspended", "JobResumed", "JobRestarting"])
+    {
         Importance::StateChange
     } else {
         Importance::Progress

@@ -43,8 +43,8 @@ const REMEMBERED: Duration = Duration::from_mins(55);
 /// Events that a worker remembers for their repeats; 32 bytes each.
 const MAX_REMEMBERED: usize = 256;
 
-/// How long a request keeps those of the other workers waiting.
-const MAX_WAIT: Duration = Duration::from_secs(1);
+/// How long a request may keep those of the other workers waiting.
+const MAX_TURN: Duration = Duration::from_secs(1);
 
 /// The pause before the only retry.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -364,7 +364,7 @@ impl<W: EventWriter> Worker<W> {
             return Err(Fault::NotLeading);
         }
         let mut request = pin!(within(self.config.call_deadline, request));
-        if let Ok(answer) = timeout(MAX_WAIT, &mut request).await {
+        if let Ok(answer) = timeout(MAX_TURN, &mut request).await {
             return answer;
         }
         drop(turn);

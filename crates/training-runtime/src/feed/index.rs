@@ -14,8 +14,8 @@ use super::slim::Owned;
 use crate::caller::Deleted;
 use crate::key::{JobKey, Scope};
 
-/// How long our own write counts without the watch showing it.
-pub const EXPECTATION_TTL: Duration = KEPT;
+/// How long an expected create counts without the watch showing it.
+pub const CREATE_EXPECTATION_TTL: Duration = KEPT;
 
 /// The number of deleted children that count, per job: a job has one launcher at a time, and anybody may name the job as an owner.
 const KEPT_PER_JOB: usize = 8;
@@ -82,10 +82,10 @@ impl<V: Child> Index<V> {
     pub fn is_known(&self, key: &JobKey) -> bool {
         let mut inner = self.inner.lock();
         let mut awaited = inner.awaited.iter_mut();
-        let Some((_, expected_deletes)) = awaited.find(|(scope, _)| scope.covers(key)) else {
+        let Some((_, asked)) = awaited.find(|(scope, _)| scope.covers(key)) else {
             return true;
         };
-        expected_deletes.insert(key.clone());
+        asked.insert(key.clone());
         false
     }
 
@@ -112,7 +112,7 @@ impl<V: Child> Index<V> {
         };
         inner
             .expected_creates
-            .retain(|_, since| now < *since + EXPECTATION_TTL);
+            .retain(|_, since| now < *since + CREATE_EXPECTATION_TTL);
         // The list may hide the pending delete events. Those that still arrive only cost one more read.
         inner.expected_deletes.clear();
         inner.gone.sweep(now);
@@ -292,12 +292,13 @@ impl<V: Child> Index<V> {
         inner.mark_gone(uid, u64::MAX, now);
     }
 
-    /// Returns true if an object was deleted recently.
-    pub fn was_deleted(&self, uid: Uid) -> bool {
+    /// Returns true if a child recently left the index: deleted, or no longer selected by the watch. False for one that
+    /// [`Self::keep_deleted`] keeps.
+    pub fn recently_gone(&self, uid: Uid) -> bool {
         self.inner.lock().gone.get(uid).is_some()
     }
 
-    /// Handles a delete event of the watch for a child whose last state still counts: it stays, marked as gone, until the job is
+    /// Handles a delete event of the watch for a child whose last state still counts: it stays, marked as deleted, until the job is
     /// forgotten. Drops the first one of too many. The state of a child that we deleted doesn't count.
     pub fn keep_deleted(&self, mut owned: Owned<V>, now: Instant) {
         let child = (owned.owner, owned.view.uid());
@@ -545,7 +546,7 @@ mod tests {
         index.listed(&ALL, service(2, 1, 4));
         index.end_list(&ALL, Instant::now());
         assert_eq!(uids(&index), [1, 2]);
-        tokio::time::advance(EXPECTATION_TTL + Duration::from_secs(1)).await;
+        tokio::time::advance(CREATE_EXPECTATION_TTL + Duration::from_secs(1)).await;
         index.begin_list(&ALL);
         let woken = index.end_list(&ALL, Instant::now());
         assert_eq!(uids(&index), [] as [u128; 0]);
@@ -671,7 +672,7 @@ mod tests {
             index.apply(lost.clone());
             index.deleted(&lost, Instant::now());
             if job % 500 == 0 {
-                tokio::time::advance(EXPECTATION_TTL / 4).await;
+                tokio::time::advance(CREATE_EXPECTATION_TTL / 4).await;
             }
         }
         assert!(index.inner.lock().unexpected_deletions.len() <= 5_000);
@@ -689,6 +690,6 @@ mod tests {
         assert_eq!(index.of(Uid(7))[0].version, 6);
         index.begin_list(&ALL);
         index.end_list(&ALL, Instant::now());
-        assert!(index.is_empty(), "it was not kept as expected_creates");
+        assert!(index.is_empty(), "it was not kept as an expected create");
     }
 }

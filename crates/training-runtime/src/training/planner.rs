@@ -80,11 +80,16 @@ impl<F: Lifecycle> TrainingPlanner<F> {
         }
     }
 
-    fn observe_objects(&self, subject: Subject<'_, F::Job>, failing: bool, seen: &mut Observed) {
+    fn observe_objects(
+        &self,
+        subject: Subject<'_, F::Job>,
+        failing: bool,
+        observed: &mut Observed,
+    ) {
         let Subject { key, uid, object } = subject;
         let children = self.executor.children();
-        seen.objects = children.objects.of(uid);
-        let made = || seen.objects.iter().filter(|o| o.batch.is_some());
+        observed.objects = children.objects.of(uid);
+        let made = || observed.objects.iter().filter(|o| o.batch.is_some());
         if F::OWN_METRICS.is_some()
             && let Some(launcher) = made().next()
         {
@@ -98,16 +103,16 @@ impl<F: Lifecycle> TrainingPlanner<F> {
         let pods = batches
             .into_iter()
             .flat_map(|of| children.batch_pods.of(of));
-        (seen.forged_pods, seen.batch_pods) = pods.partition(|pod| pod.forged);
+        (observed.forged_pods, observed.batch_pods) = pods.partition(|pod| pod.forged);
         let jobs = children.objects.of_kind(ObjectKind::Job);
-        seen.gone = named
+        observed.gone = named
             .into_iter()
-            .filter(|uid| jobs.was_deleted(*uid))
+            .filter(|uid| jobs.recently_gone(*uid))
             .collect();
-        seen.failing = failing;
+        observed.failing = failing;
         let secrets = self.secrets.lock();
         if let Some((_, secret)) = secrets.get(key).filter(|(of, _)| *of == uid) {
-            seen.secret = secret.clone();
+            observed.secret = secret.clone();
         }
     }
 
@@ -142,7 +147,7 @@ impl<F: Lifecycle> Planner for TrainingPlanner<F> {
         self.watch_groups_of(key, object);
         let children = self.executor.children();
         let groups = &children.groups;
-        let mut seen = Observed {
+        let mut observed = Observed {
             pods: children.pods.of(uid),
             services: children.services.of(uid),
             autoscaler: children.autoscalers.of(uid).pop(),
@@ -159,13 +164,13 @@ impl<F: Lifecycle> Planner for TrainingPlanner<F> {
             ..Observed::default()
         };
         if !F::OBJECTS.is_empty() {
-            self.observe_objects(subject, past.failing, &mut seen);
+            self.observe_objects(subject, past.failing, &mut observed);
         }
-        seen
+        observed
     }
 
-    fn plan(&self, job: &F::Job, seen: &Observed, now: Timestamp) -> Plan<JobStatus> {
-        plan(&self.framework, job, seen, now)
+    fn plan(&self, job: &F::Job, observed: &Observed, now: Timestamp) -> Plan<JobStatus> {
+        plan(&self.framework, job, observed, now)
     }
 
     async fn execute(
@@ -192,9 +197,9 @@ impl<F: Lifecycle> Planner for TrainingPlanner<F> {
         }
     }
 
-    fn patience(&self, seen: &Observed, plan: &PlanOf<Self>, delay: Duration) -> Duration {
+    fn patience(&self, observed: &Observed, plan: &PlanOf<Self>, delay: Duration) -> Duration {
         let lists = plan.steps.iter().any(Step::batches_with_counts);
-        patience(delay, if lists { seen.pods.len() } else { 0 })
+        patience(delay, if lists { observed.pods.len() } else { 0 })
     }
 
     /// When a job that has started has to end.

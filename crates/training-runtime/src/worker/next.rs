@@ -11,7 +11,7 @@ pub(super) struct Round<F> {
     pub refused: bool,
     /// What went wrong otherwise.
     pub fault: Option<F>,
-    /// The plan is outdated: a step found an existing child and cached it.
+    /// The plan is outdated: executing it changed what is known, for instance an existing child was read and cached.
     pub found: bool,
     /// The object was refused something, and tries it again at this time.
     pub retry_at: Option<Instant>,
@@ -51,7 +51,7 @@ pub(super) fn next<F>(round: Round<F>) -> Next<F> {
         return Next::Failed(fault);
     }
     if round.found {
-        // The found child may have ended already, and the watch sends no further event.
+        // For instance, a child that was found may have ended already, and the watch sends no further event.
         return Next::Again;
     }
     if let Some(at) = round.retry_at {
@@ -65,7 +65,7 @@ pub(super) fn next<F>(round: Round<F>) -> Next<F> {
     if round.stalled {
         return Next::Recovered;
     }
-    // The plan wrote nothing, so another round would return the same plan.
+    // After a plan that neither wrote nor wanted to create anything, the next one would be the same.
     if (round.requeue || round.freed) && (!round.idle || round.creates) {
         Next::Again
     } else {

@@ -243,11 +243,11 @@ impl<F: Lifecycle> World<F> {
 
     /// Returns true if the job's pods wait for their scheduler's admission.
     fn waits_for_groups(&self) -> bool {
-        let habits = self.job().and_then(|job| {
+        let conventions = self.job().and_then(|job| {
             let roles = self.framework.roles(job).ok()?;
             Some(self.framework.gang_conventions(&JobCx::new(job, &roles)))
         });
-        habits != Some(GangConventions::Mpi)
+        conventions != Some(GangConventions::Mpi)
     }
 
     /// A pod needs its group: the run has had one of each kind, and none is terminating as far as the operator knows.

@@ -213,7 +213,7 @@ impl Planner for Applications {
             || outcome.taken.is_some()
             || !outcome.missing_objects.is_empty();
         self.remember_missing(key, uid, steps, &outcome.missing_objects);
-        // A child deleted after the attempt began may have caused the refusal, so a transient refusal no longer counts.
+        // A child deleted after the attempt began may have caused the refusal, so neither a transient refusal nor a taken name counts any longer.
         let freed = self.memory.freed.lock().get(key).copied();
         let stands = freed.is_none_or(|at| at < begun);
         if let Some(refusal) = outcome.refused {

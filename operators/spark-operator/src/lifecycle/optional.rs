@@ -18,7 +18,7 @@ const FAILED: &str = "FailedCreate";
 /// What follows the cause.
 const REMEDY: &str = ": the application runs without, and the operator tries again";
 /// The longest message of an event. Units: bytes.
-const MAX: usize = 1024;
+const MAX_MESSAGE: usize = 1024;
 
 /// Takes the objects that the driver doesn't depend on out of a submission.
 pub(super) fn take(submission: &mut Submission) -> Vec<NewObject> {
@@ -145,7 +145,7 @@ impl Draft<'_> {
             };
             let object = format!("{CANNOT}{kind} {name}{others}: ");
             // Only the API server's words are shortened.
-            let most = MAX.saturating_sub(object.len() + REMEDY.len());
+            let most = MAX_MESSAGE.saturating_sub(object.len() + REMEDY.len());
             let notice = format!("{object}{}{REMEDY}", shorten(&w.message, most));
             (w.kind, notice)
         });

@@ -21,7 +21,7 @@ pub enum Retry {
 }
 
 /// Decides after a failed run.
-pub fn after_run(policy: &RestartPolicy, status: &SparkApplicationStatus) -> Retry {
+pub fn after_failed_run(policy: &RestartPolicy, status: &SparkApplicationStatus) -> Retry {
     // Without our count, use the published one: every submission that led to a driver.
     let failed = status.failed_runs.or(status.execution_attempts);
     decide(
@@ -34,7 +34,7 @@ pub fn after_run(policy: &RestartPolicy, status: &SparkApplicationStatus) -> Ret
 }
 
 /// Decides after a failed submission.
-pub fn after_submission(policy: &RestartPolicy, status: &SparkApplicationStatus) -> Retry {
+pub fn after_failed_submission(policy: &RestartPolicy, status: &SparkApplicationStatus) -> Retry {
     let failed = status.failed_submissions.or(status.submission_attempts);
     decide(
         policy,

@@ -16,7 +16,7 @@ use crate::api::State;
 const STARTING: i64 = 120;
 /// The longest quoted message, so that the remedy fits behind it. Units: bytes.
 const MAX_QUOTE: usize = 1024;
-/// The longest list of objects that a driver mounts.
+/// The maximum number of a driver's mounted objects that a message names.
 const MAX_NAMES: usize = 8;
 
 impl Draft<'_> {

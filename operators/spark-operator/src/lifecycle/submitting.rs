@@ -72,7 +72,7 @@ impl Draft<'_> {
             }
         }
         if self.status.failed_submissions.is_some_and(|n| n > 0) {
-            match retry::after_submission(&self.policy(), &self.status) {
+            match retry::after_failed_submission(&self.policy(), &self.status) {
                 Retry::Never => return self.enter(State::SubmissionFailed),
                 Retry::At(at) if at > self.input.now => {
                     self.set_waiting(REFUSED);
@@ -250,7 +250,10 @@ impl Draft<'_> {
         }
         let text = format!("failed to submit SparkApplication {name}: {text}");
         self.record_event(Note::warning("SparkApplicationSubmissionFailed", text));
-        match (why, retry::after_submission(&self.policy(), &self.status)) {
+        match (
+            why,
+            retry::after_failed_submission(&self.policy(), &self.status),
+        ) {
             (Refusal::Permanent, _) | (_, Retry::Never) => self.enter(State::SubmissionFailed),
             (_, Retry::At(at)) => {
                 self.set_waiting(REFUSED);
@@ -261,9 +264,9 @@ impl Draft<'_> {
 
     /// Continues after a failed submission. Our operator writes this state when no retries are left; another operator may have
     /// some left.
-    pub(super) fn after_submission(&mut self) {
+    pub(super) fn continue_after_failed_submission(&mut self) {
         let ours = self.status.last_failure_time.is_some();
-        let retry = retry::after_submission(&self.policy(), &self.status);
+        let retry = retry::after_failed_submission(&self.policy(), &self.status);
         if ours || retry == Retry::Never {
             return self.enter(State::Failed);
         }

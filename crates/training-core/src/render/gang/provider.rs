@@ -49,7 +49,7 @@ pub struct Gang<'a> {
     /// The recorded provider.
     pub provider: &'a Provider,
     /// The observed groups.
-    pub observed: &'a [GroupView],
+    pub groups: &'a [GroupView],
     /// The job's Kueue queue.
     pub queue: Option<&'a str>,
     /// Whether the cluster serves Kueue, if known.
@@ -74,7 +74,7 @@ pub struct Owner {
 impl<'a> Gang<'a> {
     /// Returns the observed group of this kind.
     pub fn group(&self, kind: GroupKind) -> Option<&'a GroupView> {
-        self.observed.iter().find(|g| g.kind == kind)
+        self.groups.iter().find(|g| g.kind == kind)
     }
 
     /// Returns the priority class of the job: the policy's, else the first of a template in rank order.
