@@ -44,19 +44,19 @@ fn b_120_what_only_the_server_refuses_ends_the_job_in_its_words() {
     let world = world(pt(1).set(&path, mounts));
     let job = world.job().unwrap().clone();
     let framework = framework();
-    let mut seen = training_core::Observed::default();
-    let first = training_core::plan(&framework, &job, &seen, world.now);
+    let mut observed = training_core::Observed::default();
+    let first = training_core::plan(&framework, &job, &observed, world.now);
     assert!(
         first.steps.iter().any(Step::is_create),
         "the planner repeats only some of the server's rules"
     );
-    seen.stall = Some(Stall {
+    observed.stall = Some(Stall {
         reason: "InvalidSpec",
         message: "spec.containers[0].volumeMounts[0].name: Not found: \"data\"".to_owned(),
         permanent: true,
         blocks: training_core::Blocked::All,
     });
-    let plan = training_core::plan(&framework, &job, &seen, world.now);
+    let plan = training_core::plan(&framework, &job, &observed, world.now);
     assert!(plan.steps.is_empty());
     let failed = plan.status.unwrap().next.conditions.pop().unwrap();
     assert_eq!(

@@ -56,7 +56,8 @@ fn executor<F: Framework>(_: &F, client: Client) -> Executor {
     Executor::new::<F>(Arc::new(caller), feed::parent::<F>(), Children::default())
 }
 
-/// Carries out a step whose name an object has: what is asked, why the job waits if it does, and whether the object is the job's.
+/// Executes a step whose object's name is taken. Returns the requests, why the job waits if it does, and whether the object is the
+/// job's.
 async fn execute(
     world: &KindWorld,
     step: &Step,

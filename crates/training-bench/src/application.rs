@@ -145,11 +145,11 @@ impl Bodies {
         let mut app: SparkApplication = serde_json::from_value(stored)?;
         let (settings, rules) = (Settings::default(), Rules::default());
         let now: Timestamp = TIME.parse()?;
-        let decide = |app: &SparkApplication, seen: &Observed| {
+        let decide = |app: &SparkApplication, observed: &Observed| {
             plan(PlanInput {
                 app,
                 digest: &digest,
-                observed: seen,
+                observed,
                 settings: &settings,
                 rules: &rules,
                 now,
@@ -163,7 +163,7 @@ impl Bodies {
 
         let mut statuses = Vec::new();
         for (state, word) in STATES.iter().zip(["", "Running", "Succeeded", "Succeeded"]) {
-            let next = decide(&app, &made.seen(word)?);
+            let next = decide(&app, &made.observed(word)?);
             ensure!(next.steps.is_empty(), "{state}: {:?}", next.steps);
             let write = next.status.with_context(|| format!("no status {state}"))?;
             let patch = write.patch;
@@ -176,7 +176,7 @@ impl Bodies {
             ));
             app.status = Some(write.next);
         }
-        let last = decide(&app, &made.seen("Succeeded")?);
+        let last = decide(&app, &made.observed("Succeeded")?);
         // The run's objects besides the driver are deleted.
         let goes = |step: &Step| matches!(step, Step::Delete { .. });
         ensure!(
@@ -268,7 +268,7 @@ impl Made {
     }
 
     /// Returns the operator's observed state, with the driver in a phase or not scheduled.
-    fn seen(&self, word: &str) -> Result<Observed> {
+    fn observed(&self, word: &str) -> Result<Observed> {
         let mut pod = self.driver.clone();
         pod["metadata"]["uid"] = json!("99999999-8888-7777-6666-555555555555");
         if !word.is_empty() {
@@ -276,15 +276,16 @@ impl Made {
             pod["status"] = told["status"].clone();
         }
         let pod: Pod = serde_json::from_value(pod)?;
-        let mut seen = Observed::default();
-        seen.drivers
+        let mut observed = Observed::default();
+        observed
+            .drivers
             .push(pod.driver().context("a pod that is not the driver")?);
         let mut ui = self.things[self.ui()?].1.clone();
         ui["metadata"]["uid"] = json!("88888888-8888-7777-6666-555555555555");
         ui["spec"]["clusterIP"] = json!(ADDRESS);
         let ui: RunObject<Service> = serde_json::from_value(ui)?;
-        seen.objects.extend(ui.object(Sort::Service));
-        Ok(seen)
+        observed.objects.extend(ui.object(Sort::Service));
+        Ok(observed)
     }
 }
 

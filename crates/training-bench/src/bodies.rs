@@ -184,12 +184,12 @@ impl Bodies {
         });
         let mut job: F::Job = serde_json::from_value(manifest)?;
         let now: Timestamp = TIME.parse()?;
-        let decide = |job: &F::Job, seen: &Observed| plan(framework, job, seen, now);
+        let decide = |job: &F::Job, observed: &Observed| plan(framework, job, observed, now);
 
         let mut stored = Stored::default();
         let (mut births, mut created) = (Vec::new(), None);
         for _ in 0..TURNS {
-            let next = decide(&job, &stored.seen::<F>("", now)?);
+            let next = decide(&job, &stored.observed::<F>("", now)?);
             if next.steps.is_empty() {
                 break;
             }
@@ -201,12 +201,12 @@ impl Bodies {
         }
         let created = created.context("a new job without a status")?;
 
-        let mut running = decide(&job, &stored.seen::<F>("Running", now)?);
+        let mut running = decide(&job, &stored.observed::<F>("Running", now)?);
         let steps = std::mem::take(&mut running.steps);
         let changes = steps.iter().map(|step| stored.change(step));
         let changes = changes.collect::<Result<Vec<Part>>>()?;
         let running = status(&mut job, running)?;
-        let succeeded = decide(&job, &stored.seen::<F>("Succeeded", now)?);
+        let succeeded = decide(&job, &stored.observed::<F>("Succeeded", now)?);
         ensure!(succeeded.steps.is_empty(), "{:?}", succeeded.steps);
         let succeeded = status(&mut job, succeeded)?;
 
@@ -303,9 +303,9 @@ impl Stored {
 
     /// Returns the operator's observed state, with all pods in one phase or not scheduled. Workers of a launcher run until they
     /// are deleted.
-    fn seen<F: Lifecycle>(&self, word: &str, now: Timestamp) -> Result<Observed> {
+    fn observed<F: Lifecycle>(&self, word: &str, now: Timestamp) -> Result<Observed> {
         let (parent, mut roles) = (feed::parent::<F>(), Roles::default());
-        let mut seen = self.others.clone();
+        let mut observed = self.others.clone();
         let put = |pod: &Value, word: &str| -> Result<_> {
             let mut pod = pod.clone();
             if !word.is_empty() {
@@ -321,26 +321,29 @@ impl Stored {
         };
         for pod in &self.pods {
             let view = pod_view(&put(pod, serving)?, parent, &mut roles);
-            seen.pods
+            observed
+                .pods
                 .push(view.context("a pod that is not the operator's")?.view);
         }
         for service in &self.services {
             let service = serde_json::from_value(service.clone())?;
             let view = service_view(&service, parent, &mut roles);
-            seen.services
+            observed
+                .services
                 .push(view.context("a service that is not the operator's")?.view);
         }
         if let Some(launcher) = &self.launcher {
             let pod = stored(&pod_of(launcher), "00000000-0000-0000-0000-000000000000");
             let view = batch_pod_view(&put(&pod, word)?, parent, &mut roles);
-            seen.batch_pods
+            observed
+                .batch_pods
                 .push(view.context("a pod that is not the launcher's")?.view);
-            for batch in seen.objects.iter_mut().filter_map(|o| o.batch.as_mut()) {
+            for batch in observed.objects.iter_mut().filter_map(|o| o.batch.as_mut()) {
                 batch.started = !word.is_empty();
                 batch.end = (word == "Succeeded").then_some(BatchEnd::Complete { at: Some(now) });
             }
         }
-        Ok(seen)
+        Ok(observed)
     }
 }
 

@@ -113,8 +113,8 @@ impl Executor {
         &self.children
     }
 
-    /// Executes steps in order, several at a time; if `cautious`, the first one alone. A refusal, or several faults in a row, stops the
-    /// steps not yet begun; a failed delete stops none.
+    /// Executes steps in order, several at a time; if `cautious`, the first one alone. A refusal, several isolated faults in a row, or
+    /// one fault of another sort stops the steps not yet begun. A delete that fails only for its own object stops none.
     pub async fn execute<J: Resource<DynamicType = ()>>(
         &self,
         job: &J,

@@ -20,8 +20,8 @@ use crate::retry::{Backoff, Jitter};
 
 /// Delay before a job that found no free slot is retried.
 const NO_SLOT_DELAY: Duration = Duration::from_millis(200);
-/// The delay grows by one step per this many waiting jobs, so that retries cost the same.
-const JOBS_PER_DELAY: usize = 20;
+/// The delay grows by [`NO_SLOT_DELAY`] per this many waiting jobs, so that retries cost the same.
+const JOBS_PER_STEP: usize = 20;
 /// The longest such delay.
 const MAX_NO_SLOT_DELAY: Duration = Duration::from_secs(30);
 /// Delay before retrying a job whose state at the API server differs from the watch.
@@ -32,7 +32,7 @@ const STALE_DELAY: Duration = Duration::from_secs(1);
 pub enum ReconcileResult {
     /// Nothing to do until then.
     RequeueAt(Instant),
-    /// Waits for a backoff; requeue then, or earlier if the plan asks.
+    /// Waits for a backoff. Requeue then: at its end, or earlier if the plan asked for that.
     BackoffUntil(Instant),
     /// Failed.
     Failed(Fault),
@@ -65,7 +65,7 @@ impl Frame<'_> {
             Opened::Cached(job) => (Some(job), false),
             Opened::Uncached(tried) => (None, tried),
             Opened::NoSlot(waiting) => {
-                let steps = u32::try_from(waiting / JOBS_PER_DELAY).unwrap_or(u32::MAX);
+                let steps = u32::try_from(waiting / JOBS_PER_STEP).unwrap_or(u32::MAX);
                 let wait = (NO_SLOT_DELAY * steps.saturating_add(1)).min(MAX_NO_SLOT_DELAY);
                 return Err(Some(Instant::now() + wait));
             }

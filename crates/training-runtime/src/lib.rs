@@ -6,7 +6,8 @@
 //! 2. [`telemetry`] opens the log; [`metrics`] and [`admin`] make the process observable.
 //! 3. [`client`] builds the connections to the API server; [`caller`] sends requests; [`fault`] classifies errors.
 //! 4. [`mod@run`] wires it all: [`feed`] watches and indexes, [`dispatcher`] queues keys, and a [`worker`] reconciles them.
-//!    [`frame`] gives each reconcile a deadline and records its outcome. Each kind has a planner; that of [`training`] jobs writes through the [`executor`].
+//!    [`frame`] gives each reconcile a deadline and records its outcome. Each kind has a planner; that of [`training`] jobs writes
+//!    through the [`executor`].
 //! 5. [`leader`] decides whether this process may write; [`retry`] decides when to retry a failed job.
 //! 6. [`events`] records events; [`shutdown`] ends the process in order.
 

@@ -78,7 +78,7 @@ pub struct Outcome {
     /// A step has succeeded.
     pub progress: bool,
     /// The plan is outdated: executing it changed what is known.
-    pub found: bool,
+    pub outdated: bool,
 }
 
 /// Decides for the objects of one kind, and turns steps into requests.
@@ -108,7 +108,7 @@ pub trait Planner: Send + Sync + Sized + 'static {
         now: Timestamp,
     ) -> PlanOf<Self>;
 
-    /// Carries steps out; `cautious` says that the first requests go one by one, because they were refused before.
+    /// Executes steps. `cautious`: send one request first, then two, then four, because creates were refused before.
     fn execute(
         &self,
         subject: Subject<'_, Self::Object>,
@@ -404,7 +404,7 @@ impl<P: Planner> Worker<P> {
             let round = Round {
                 refused: outcome.refusal.is_some(),
                 fault: outcome.fault,
-                found: outcome.found,
+                outdated: outcome.outdated,
                 retry_at: refused.or(held),
                 stalled: stall.is_some(),
                 requeue: plan.requeue,
@@ -412,7 +412,7 @@ impl<P: Planner> Worker<P> {
                 idle: plan.is_idle(),
                 creates,
             };
-            let goes_on = round.retry_at.is_none() && !round.found;
+            let goes_on = round.retry_at.is_none() && !round.outdated;
             match next(round) {
                 Next::Failed(fault) => {
                     if outcome.progress {

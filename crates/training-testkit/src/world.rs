@@ -278,9 +278,11 @@ impl<F: Lifecycle> World<F> {
     }
 
     fn execute_plan(&mut self, plan: Plan<StatusOf<F>>, fate: Fate, status_before: bool) {
-        let seen = self.observed();
+        let observed = self.observed();
         let mut calls = Calls { fate, made: 0 };
-        let interrupted = self.execute(plan, &seen, &mut calls, status_before).err();
+        let interrupted = self
+            .execute(plan, &observed, &mut calls, status_before)
+            .err();
         if !matches!(
             interrupted,
             Some(Interruption::Refused | Interruption::Taken(_))

@@ -164,7 +164,8 @@ fn import(cluster: &Cluster, state: &str, images: &[&str]) -> Result<(), String>
     }
 }
 
-/// Builds workload images. Without names: all of them, with their archives, whose paths it returns; only a seed reads archives.
+/// Builds workload images. Without names: all of them, with their archives, whose paths it returns. With names: only their layers,
+/// and it returns no paths, because only a seed reads archives.
 pub fn workloads(images: &[&str]) -> Result<Vec<String>, String> {
     let tool = process::built("e2e/image/build")?;
     let cache = paths::cache().display().to_string();

@@ -424,7 +424,7 @@ fn a_run_that_another_operator_began_is_scheduled_as_its_pods_say() {
     model.happen(Move::Group(5));
     model.settle();
     let pods: Vec<_> = model.pods().map(|(_, p)| p.clone()).collect();
-    let seen = Observed {
+    let observed = Observed {
         pods,
         gang: setting("none"),
         ..Observed::default()
@@ -432,7 +432,7 @@ fn a_run_that_another_operator_began_is_scheduled_as_its_pods_say() {
     let plan = plan(
         &pytorch_operator::PyTorch::default(),
         &typed(job),
-        &seen,
+        &observed,
         model.now,
     );
     assert_eq!(

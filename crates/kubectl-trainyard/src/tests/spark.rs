@@ -42,14 +42,14 @@ impl Scene {
                 .driver
                 .clone()
                 .map(|d| serde_json::from_value::<Pod>(d).unwrap());
-            let seen = Observed {
+            let observed = Observed {
                 drivers: driver.and_then(|d| d.driver()).into_iter().collect(),
                 ..Observed::default()
             };
             let plan = lifecycle::plan(PlanInput {
                 app: &self.app,
                 digest: &self.digest,
-                observed: &seen,
+                observed: &observed,
                 settings: &Settings::default(),
                 rules: &Rules::default(),
                 now: self.now,

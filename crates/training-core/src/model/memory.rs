@@ -110,8 +110,8 @@ impl Memory {
             .is_some_and(|set| set.contains(index))
     }
 
-    /// Starts a new gang attempt, above every attempt that pods carry (`newest`). It resets what single replicas did, but not what
-    /// counts against limits.
+    /// Starts a new gang attempt, above all that pods carry, the highest of which is `newest`. It resets what single replicas did, but
+    /// not what counts against limits.
     pub fn next_gang_attempt(&mut self, newest: u32) {
         self.gang_attempt = self.gang_attempt.max(newest).saturating_add(1);
         self.replicas.clear();

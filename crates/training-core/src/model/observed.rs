@@ -37,7 +37,7 @@ pub struct Observed {
     pub gone: Vec<Uid>,
     /// The last reconcile failed with a transient error.
     pub failing: bool,
-    /// Why the last plan could not be carried out.
+    /// Why the last plan could not be executed.
     pub stall: Option<Stall>,
     /// The operator's settings.
     pub rules: Rules,

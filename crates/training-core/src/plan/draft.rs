@@ -29,7 +29,7 @@ pub struct Draft {
     pub notes: Vec<Note>,
     /// Transitions to count once the status is stored.
     pub transitions: Vec<Transition>,
-    /// Requeue as soon as the plan is carried out.
+    /// Requeue as soon as the plan is executed.
     pub requeue: bool,
     /// The latest time to requeue.
     pub requeue_at: Option<Timestamp>,

@@ -26,7 +26,7 @@ pub(super) fn importance(reason: &str) -> Importance {
     ];
     // A failed run of an application does not count: others may follow, many per minute.
     const STATE_CHANGES: [&str; 2] = ["SparkApplicationSuspended", "SparkApplicationResuming"];
-    let is = |ends: &[&str]| ends.iter().any(|end| reason.ends_with(end));
+    let is = |suffixes: &[&str]| suffixes.iter().any(|suffix| reason.ends_with(suffix));
     if ENDS.contains(&reason) || is(&["JobSucceeded", "JobFailed"]) {
         Importance::End
     } else if STATE_CHANGES.contains(&reason)

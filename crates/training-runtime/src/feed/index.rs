@@ -14,7 +14,7 @@ use super::slim::Owned;
 use crate::caller::Deleted;
 use crate::key::{JobKey, Scope};
 
-/// How long an expected create counts without the watch showing it.
+/// How long a child that we created is kept although the watch has not shown it. After that, a read by name or the next list decides.
 pub const CREATE_EXPECTATION_TTL: Duration = KEPT;
 
 /// The number of deleted children that count, per job: a job has one launcher at a time, and anybody may name the job as an owner.
@@ -292,8 +292,8 @@ impl<V: Child> Index<V> {
         inner.mark_gone(uid, u64::MAX, now);
     }
 
-    /// Returns true if a child recently left the index: deleted, or no longer selected by the watch. False for one that
-    /// [`Self::keep_deleted`] keeps.
+    /// Returns true if a delete event of the watch, or the answer to our delete, recently said that this child is gone: deleted, or no
+    /// longer selected by the watch. False for one that only a list lacks, and for one that [`Self::keep_deleted`] keeps.
     pub fn recently_gone(&self, uid: Uid) -> bool {
         self.inner.lock().gone.get(uid).is_some()
     }
@@ -672,7 +672,7 @@ mod tests {
             index.apply(lost.clone());
             index.deleted(&lost, Instant::now());
             if job % 500 == 0 {
-                tokio::time::advance(CREATE_EXPECTATION_TTL / 4).await;
+                tokio::time::advance(KEPT / 4).await;
             }
         }
         assert!(index.inner.lock().unexpected_deletions.len() <= 5_000);

@@ -193,7 +193,7 @@ impl<F: Lifecycle> Planner for TrainingPlanner<F> {
             refusal: outcome.refusal,
             fault: outcome.fault,
             progress: outcome.progress,
-            found: outcome.found,
+            outdated: outcome.found,
         }
     }
 

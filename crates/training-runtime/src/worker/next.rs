@@ -12,7 +12,7 @@ pub(super) struct Round<F> {
     /// What went wrong otherwise.
     pub fault: Option<F>,
     /// The plan is outdated: executing it changed what is known, for instance an existing child was read and cached.
-    pub found: bool,
+    pub outdated: bool,
     /// The object was refused something, and tries it again at this time.
     pub retry_at: Option<Instant>,
     /// A refusal of an earlier reconcile is still recorded.
@@ -50,7 +50,7 @@ pub(super) fn next<F>(round: Round<F>) -> Next<F> {
     if let Some(fault) = round.fault {
         return Next::Failed(fault);
     }
-    if round.found {
+    if round.outdated {
         // For instance, a child that was found may have ended already, and the watch sends no further event.
         return Next::Again;
     }
@@ -83,7 +83,7 @@ mod tests {
         Round {
             refused: is("refused"),
             fault: is("failed").then_some(()),
-            found: is("found"),
+            outdated: is("outdated"),
             retry_at: is("waits").then_some(at),
             stalled: is("stalled"),
             requeue: is("requeue"),
@@ -111,9 +111,9 @@ mod tests {
             ("waits requeue", Next::Again),
             ("waits requeue idle", Next::Held(at)),
             ("waits freed", Next::Held(at)),
-            ("waits found", Next::Again),
-            ("idle found", Next::Again),
-            ("waits found failed", Next::Failed(())),
+            ("waits outdated", Next::Again),
+            ("idle outdated", Next::Again),
+            ("waits outdated failed", Next::Failed(())),
             ("refused failed", Next::Again),
         ] {
             assert_eq!(next(round(answers, at)), wanted, "{answers}");

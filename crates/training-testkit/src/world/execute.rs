@@ -23,7 +23,7 @@ impl<F: Lifecycle> World<F> {
     pub(super) fn execute(
         &mut self,
         plan: Plan<StatusOf<F>>,
-        seen: &Observed,
+        observed: &Observed,
         calls: &mut Calls,
         status_before: bool,
     ) -> Result<(), Interruption> {
@@ -51,12 +51,12 @@ impl<F: Lifecycle> World<F> {
             steps.into_iter().partition(Step::is_create);
         let mut left = deletes.into_iter();
         while let Some(step) = left.next() {
-            if let Err(end) = self.delete(step.clone(), seen, calls) {
+            if let Err(end) = self.delete(step.clone(), observed, calls) {
                 if matches!(end, Interruption::Crash) {
                     // Deletes run concurrently: any of them may be in flight when the operator crashes.
                     let on_their_way = std::iter::once(step).chain(left);
                     self.in_flight
-                        .extend(on_their_way.map(|s| (s, seen.clone())));
+                        .extend(on_their_way.map(|s| (s, observed.clone())));
                 }
                 return Err(end);
             }
@@ -115,7 +115,7 @@ impl<F: Lifecycle> World<F> {
     fn delete(
         &mut self,
         step: Step,
-        seen: &Observed,
+        observed: &Observed,
         calls: &mut Calls,
     ) -> Result<(), Interruption> {
         let answer = calls.next()?;
@@ -125,7 +125,7 @@ impl<F: Lifecycle> World<F> {
                 if how != Deletion::Graceful {
                     self.law_of_force(&name);
                 }
-                if self.delete_pod(&name, uid, seen) {
+                if self.delete_pod(&name, uid, observed) {
                     if how != Deletion::Graceful {
                         self.vanish(&name);
                     }
@@ -202,12 +202,12 @@ impl<F: Lifecycle> World<F> {
     }
 
     /// Deletes a pod with its uid as precondition.
-    pub(super) fn delete_pod(&mut self, name: &str, uid: Uid, seen: &Observed) -> bool {
+    pub(super) fn delete_pod(&mut self, name: &str, uid: Uid, observed: &Observed) -> bool {
         let found = self.pod(name).map(|p| p.uid);
         let Some(victim) = found.filter(|found| *found == uid) else {
             return false;
         };
-        self.law_of_victims(name, victim, seen);
+        self.law_of_victims(name, victim, observed);
         self.writes.push(format!("delete pod {name}"));
         self.ask_to_go(name);
         true

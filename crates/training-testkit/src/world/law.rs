@@ -238,8 +238,8 @@ impl<F: Lifecycle> World<F> {
     }
 
     /// Only pods that the deciding reconcile saw are deleted, even if the request arrives late.
-    pub(super) fn law_of_victims(&mut self, name: &str, victim: Uid, seen: &Observed) {
-        self.law(seen.pods.iter().any(|p| p.uid == victim), || {
+    pub(super) fn law_of_victims(&mut self, name: &str, victim: Uid, observed: &Observed) {
+        self.law(observed.pods.iter().any(|p| p.uid == victim), || {
             format!("{name} was not seen")
         });
     }

@@ -272,9 +272,9 @@ impl<F: Lifecycle> World<F> {
             return;
         }
         let at = usize::from(pick) % self.in_flight.len();
-        let (step, seen) = self.in_flight.swap_remove(at);
+        let (step, observed) = self.in_flight.swap_remove(at);
         if let Step::DeletePod { name, uid, .. } = step {
-            self.delete_pod(&name, uid, &seen);
+            self.delete_pod(&name, uid, &observed);
         }
     }
 

@@ -208,12 +208,13 @@ impl Planner for Applications {
             self.memory.refused.lock().remove(key);
             self.memory.taken.lock().remove(key);
         }
-        let found = outcome.news
+        let outdated = outcome.outdated
             || outcome.refused.is_some()
             || outcome.taken.is_some()
             || !outcome.missing_objects.is_empty();
         self.remember_missing(key, uid, steps, &outcome.missing_objects);
-        // A child deleted after the attempt began may have caused the refusal, so neither a transient refusal nor a taken name counts any longer.
+        // A child deleted after the attempt began may have caused the refusal, so neither a transient refusal nor a taken name counts
+        // any longer.
         let freed = self.memory.freed.lock().get(key).copied();
         let stands = freed.is_none_or(|at| at < begun);
         if let Some(refusal) = outcome.refused {
@@ -235,7 +236,7 @@ impl Planner for Applications {
         }
         Outcome {
             fault: outcome.fault,
-            found,
+            outdated,
             ..Outcome::default()
         }
     }

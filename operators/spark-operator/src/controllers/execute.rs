@@ -37,7 +37,7 @@ pub struct Outcome {
     pub submitted: bool,
     /// True if the plan is outdated: an object already existed and was read, or a deleted object is gone, which no watch may
     /// report.
-    pub news: bool,
+    pub outdated: bool,
 }
 
 impl Outcome {
@@ -137,7 +137,7 @@ impl StepRunner<'_> {
                 match result {
                     Ok(done) => {
                         outcome.submitted |= matches!(due[at], Step::CreateDriver(_));
-                        outcome.news |= done == Done::Gone;
+                        outcome.outdated |= done == Done::Gone;
                     }
                     Err(StepError::Found) => found = true,
                     Err(StepError::Refused(why, text)) => outcome.refused(why, text),
@@ -145,7 +145,7 @@ impl StepRunner<'_> {
                     Err(StepError::Fault(fault)) => outcome.fault = Some(fault),
                 }
             }
-            outcome.news |= found;
+            outcome.outdated |= found;
             if found || outcome.is_stopped() {
                 break;
             }

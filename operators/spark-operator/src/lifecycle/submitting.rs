@@ -22,7 +22,7 @@ const REFUSED: &str = "SubmissionRefused";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PlacementState {
     Yes,
-    /// Once the plan has been carried out.
+    /// Once the plan has been executed.
     Soon,
     /// Only with a new run.
     No,

@@ -22,7 +22,7 @@ use super::scene::{set, typed, with};
 /// An API server with a single application, and no other clients.
 struct World {
     app: Value,
-    seen: Observed,
+    observed: Observed,
     now: Timestamp,
     rules: Rules,
     settings: Settings,
@@ -48,7 +48,7 @@ impl World {
     fn new(fields: &[(&str, Value)]) -> Self {
         Self {
             app: with(fields),
-            seen: Observed::default(),
+            observed: Observed::default(),
             now: Timestamp::from_second(1_780_000_000).unwrap(),
             rules: Rules::default(),
             settings: Settings::default(),
@@ -73,7 +73,7 @@ impl World {
         plan(PlanInput {
             app: &self.app(),
             digest: &spec_digest(&self.app["spec"]),
-            observed: &self.seen,
+            observed: &self.observed,
             settings: &self.settings,
             rules: &self.rules,
             now: self.now,
@@ -115,7 +115,7 @@ impl World {
             self.store(&write.next);
         }
         if killed_after.is_some() {
-            self.seen.refused = None;
+            self.observed.refused = None;
         } else {
             self.events.extend(plan.notes.into_iter().map(|n| n.reason));
         }
@@ -138,8 +138,8 @@ impl World {
         match step {
             Step::CreateOptional(make) if self.withholds.is_some_and(|(k, _)| k == make.id().0) => {
                 let (kind, name) = make.id();
-                self.seen.missing_objects.retain(|w| w.name != name);
-                self.seen.missing_objects.push(MissingObject {
+                self.observed.missing_objects.retain(|w| w.name != name);
+                self.observed.missing_objects.push(MissingObject {
                     kind,
                     name,
                     submission_id: make.submission_id().to_owned(),
@@ -149,11 +149,11 @@ impl World {
             }
             Step::Create(make) | Step::CreateOptional(make) => {
                 let uid = self.uid();
-                self.seen.objects.push(made::object(&make, uid));
+                self.observed.objects.push(made::object(&make, uid));
             }
             Step::CreateDriver(pod) => {
                 if let Some((why, message)) = self.refuses {
-                    self.seen.refused = Some(Refused {
+                    self.observed.refused = Some(Refused {
                         submission_id: pod.labels()[label::SUBMISSION_ID].clone(),
                         attempts: self.status()["submissionAttempts"]
                             .as_i64()
@@ -165,11 +165,14 @@ impl World {
                     return false;
                 }
                 let same = |d: &Driver| d.name == pod.name_any();
-                assert!(!self.seen.drivers.iter().any(same), "two drivers at once");
+                assert!(
+                    !self.observed.drivers.iter().any(same),
+                    "two drivers at once"
+                );
                 let uid = self.uid();
                 let driver = made::driver(&pod, uid);
                 self.drivers.push(driver.submission_id.clone());
-                self.seen.drivers.push(driver);
+                self.observed.drivers.push(driver);
             }
             Step::Change {
                 map,
@@ -179,7 +182,7 @@ impl World {
                 if std::mem::take(&mut self.refuses_changes) {
                     return false;
                 }
-                let mut objects = self.seen.objects.iter_mut();
+                let mut objects = self.observed.objects.iter_mut();
                 let there = objects.find(|o| o.uid == uid).unwrap();
                 let before = there.placement.as_ref().unwrap();
                 assert_eq!(before.resource_version, resource_version);
@@ -189,14 +192,14 @@ impl World {
                 self.changed.push(data["podspec-configmap-key"].clone());
             }
             Step::DeletePod { uid, .. } => {
-                for driver in self.seen.drivers.iter_mut().filter(|d| d.uid == uid) {
+                for driver in self.observed.drivers.iter_mut().filter(|d| d.uid == uid) {
                     driver.terminating = true;
                 }
-                for executor in self.seen.executors.iter_mut().filter(|e| e.uid == uid) {
+                for executor in self.observed.executors.iter_mut().filter(|e| e.uid == uid) {
                     executor.terminating = true;
                 }
             }
-            Step::Delete { uid, .. } => self.seen.objects.retain(|o| o.uid != uid),
+            Step::Delete { uid, .. } => self.observed.objects.retain(|o| o.uid != uid),
             Step::DeleteApplication => self.deleted = true,
         }
         true
@@ -230,7 +233,7 @@ impl World {
     }
 
     fn driver(&mut self) -> &mut Driver {
-        self.seen.drivers.last_mut().expect("a driver")
+        self.observed.drivers.last_mut().expect("a driver")
     }
 
     fn driver_runs(&mut self) {
@@ -255,17 +258,17 @@ impl World {
 
     /// Removes terminating pods.
     fn pods_go(&mut self) {
-        self.seen.drivers.retain(|d| !d.terminating);
-        self.seen.executors.retain(|e| !e.terminating);
+        self.observed.drivers.retain(|d| !d.terminating);
+        self.observed.executors.retain(|e| !e.terminating);
         self.settle();
     }
 
     fn executor(&mut self, name: &str, phase: PodPhase) {
         let uid = self.uid();
         let driver = self.driver().clone();
-        self.seen.executors.retain(|e| e.name != name);
+        self.observed.executors.retain(|e| e.name != name);
         let executor = made::executor(&driver, name, uid, phase, self.now);
-        self.seen.executors.push(executor);
+        self.observed.executors.push(executor);
     }
 
     fn later(&mut self, seconds: i64) {
@@ -355,7 +358,7 @@ fn an_undisturbed_application_goes_through_its_states_once() {
 fn a_driver_that_is_missing_fails_its_run_after_the_grace_period() {
     let mut world = World::new(&[]);
     world.settle();
-    world.seen.drivers.clear();
+    world.observed.drivers.clear();
     world.settle();
     assert_eq!(world.state(), State::Submitted);
     assert!(world.wake.is_some(), "it is looked at again without news");
@@ -367,7 +370,7 @@ fn a_driver_that_is_missing_fails_its_run_after_the_grace_period() {
     assert_eq!(world.said("SparkDriverNotFound"), 1);
 
     let mut world = running(&[]);
-    world.seen.drivers.clear();
+    world.observed.drivers.clear();
     world.settle();
     assert_eq!(
         world.state(),
@@ -425,7 +428,7 @@ fn executors_are_followed_and_told_and_those_that_vanish_are_not_forgotten() {
     assert_eq!(world.said("SparkExecutorRunning"), 1);
     world.executor("exec-1", PodPhase::Failed);
     world.settle();
-    world.seen.executors.clear();
+    world.observed.executors.clear();
     world.settle();
     assert_eq!(
         world.status()["executorState"],
@@ -433,7 +436,7 @@ fn executors_are_followed_and_told_and_those_that_vanish_are_not_forgotten() {
     );
     // An executor of another submission doesn't count.
     world.executor("exec-9", PodPhase::Running);
-    world.seen.executors[0].submission_id = "another".to_owned();
+    world.observed.executors[0].submission_id = "another".to_owned();
     world.settle();
     assert_eq!(world.status()["executorState"]["exec-9"], Value::Null);
     world.driver_ends(0);
@@ -484,7 +487,7 @@ fn always_runs_again_once_the_old_driver_and_executors_are_gone() {
     let known = json!({ "podName": "spark-pi-driver" });
     assert_eq!(world.status()["driverInfo"], known);
     assert_eq!(world.status()["terminationTime"], Value::Null);
-    world.seen.drivers.clear();
+    world.observed.drivers.clear();
     world.settle();
     assert_eq!(
         world.state(),
@@ -498,7 +501,7 @@ fn always_runs_again_once_the_old_driver_and_executors_are_gone() {
     assert_eq!(world.status()["executionAttempts"], 2);
     let old = |o: &&Object| o.submission_id != world.drivers[1];
     assert_eq!(
-        world.seen.objects.iter().find(old),
+        world.observed.objects.iter().find(old),
         None,
         "leftovers of the first run"
     );
@@ -568,7 +571,7 @@ fn a_submission_that_lacks_something_is_counted_and_tried_again_and_the_state_st
     assert_eq!(world.said("SparkApplicationSubmissionFailed"), 3);
     assert_eq!(world.said("SparkApplicationFailed"), 1);
     assert!(world.status()["terminationTime"].is_string());
-    assert!(world.seen.drivers.is_empty());
+    assert!(world.observed.drivers.is_empty());
     assert_eq!(world.status()["executors"], Value::Null, "none could run");
     assert_eq!(world.status()["waiting"], Value::Null);
 
@@ -607,7 +610,7 @@ fn what_will_pass_is_waited_for_and_counts_nothing() {
     assert_eq!(world.said("SparkApplicationSubmissionFailed"), 1);
     world.later(60);
     let maps = world
-        .seen
+        .observed
         .objects
         .iter()
         .filter(|o| o.kind == Kind::ConfigMap);
@@ -672,7 +675,7 @@ fn a_suspended_application_has_no_pods_and_resumes_with_a_new_submission() {
     world.edit("suspend", json!(false));
     assert_eq!(world.state(), State::Suspending, "its pods are still there");
     world.pods_go();
-    assert!(world.seen.executors[0].terminating);
+    assert!(world.observed.executors[0].terminating);
     world.pods_go();
     assert_eq!(world.state(), State::Submitted);
     assert_eq!(
@@ -803,7 +806,7 @@ fn a_requested_restart_ends_the_wait_for_a_retry() {
 #[test]
 fn a_pod_of_somebody_else_in_the_driver_s_place_is_told_once_and_waited_for() {
     let mut world = World::new(&[]);
-    world.seen.taken_name = Some("spark-pi-driver".to_owned());
+    world.observed.taken_name = Some("spark-pi-driver".to_owned());
     world.settle();
     world.settle();
     assert_eq!(world.state(), State::New);
@@ -814,7 +817,7 @@ fn a_pod_of_somebody_else_in_the_driver_s_place_is_told_once_and_waited_for() {
     );
     assert_eq!(world.said("SparkApplicationSubmissionFailed"), 1);
     assert!(world.wake.is_some(), "no watch reports when it goes");
-    world.seen.taken_name = None;
+    world.observed.taken_name = None;
     world.settle();
     assert_eq!(world.state(), State::Submitted);
     assert_eq!(world.error(), "");
@@ -827,7 +830,7 @@ fn a_driver_that_goes_before_it_was_recorded_was_submitted() {
     world.driver().terminating = true;
     world.settle();
     assert_eq!(world.state(), State::Submitted);
-    world.seen.drivers.clear();
+    world.observed.drivers.clear();
     world.later(10);
     assert_eq!(world.state(), State::Failing);
     world.later(10);
@@ -933,7 +936,7 @@ fn where_executors_run_can_be_edited_without_a_new_run() {
 fn where_executors_run_needs_a_new_run_where_no_template_of_ours_is() {
     let mut world = running(&[]);
     world.rules.partial_restart = true;
-    for object in &mut world.seen.objects {
+    for object in &mut world.observed.objects {
         object.placement = None;
     }
     world.edit("executor/nodeSelector", json!({ "pool": "b" }));
@@ -947,7 +950,7 @@ fn a_driver_whose_record_is_missing_stays_when_only_its_executors_are_to_go_else
     world.rules.partial_restart = true;
     world.driver_ends(3);
     world.later(10);
-    world.seen.drivers.retain(|d| !d.terminating);
+    world.observed.drivers.retain(|d| !d.terminating);
     // Creates the next driver without recording it.
     for _ in 0..10 {
         if world.drivers.len() < 2 {
@@ -978,9 +981,13 @@ fn a_driver_that_never_started_goes_with_its_run() {
         world.driver().terminating,
         "else it runs when the secret comes"
     );
-    assert_ne!(world.seen.objects, [], "it may begin to run in this moment");
+    assert_ne!(
+        world.observed.objects,
+        [],
+        "it may begin to run in this moment"
+    );
     world.pods_go();
-    assert_eq!(world.seen.objects, []);
+    assert_eq!(world.observed.objects, []);
 }
 
 #[test]
@@ -989,11 +996,11 @@ fn i_05_an_application_that_is_being_deleted_takes_its_run_along() {
     world.executor("exec-1", PodPhase::Running);
     world.app["metadata"]["deletionTimestamp"] = json!("2026-05-28T20:26:40Z");
     world.reconcile(None);
-    assert!(world.driver().terminating && !world.seen.executors[0].terminating);
-    world.seen.drivers.clear();
+    assert!(world.driver().terminating && !world.observed.executors[0].terminating);
+    world.observed.drivers.clear();
     world.reconcile(None);
-    assert!(world.seen.executors[0].terminating);
-    assert_eq!(world.seen.objects, []);
+    assert!(world.observed.executors[0].terminating);
+    assert_eq!(world.observed.objects, []);
     assert_eq!(world.plan(), Plan::default());
 }
 
@@ -1012,14 +1019,17 @@ fn a_driver_that_is_told_to_go_keeps_what_its_run_has_until_it_has_ended() {
         // The driver ends within its grace period, and its pod still exists.
         let mut world = running(&[]);
         world.executor("exec-1", PodPhase::Running);
-        let objects = world.seen.objects.clone();
+        let objects = world.observed.objects.clone();
         let state = told(&mut world, suspends);
         assert_eq!(world.state(), state);
-        assert!(world.driver().terminating && !world.seen.executors[0].terminating);
-        assert_eq!(world.seen.objects, objects);
+        assert!(world.driver().terminating && !world.observed.executors[0].terminating);
+        assert_eq!(world.observed.objects, objects);
         world.driver_ends(0);
-        assert!(world.seen.executors[0].terminating);
-        assert_eq!((world.state(), &world.seen.objects[..]), (state, &[][..]));
+        assert!(world.observed.executors[0].terminating);
+        assert_eq!(
+            (world.state(), &world.observed.objects[..]),
+            (state, &[][..])
+        );
         world.pods_go();
         let next = if suspends {
             State::Suspended
@@ -1035,10 +1045,10 @@ fn a_driver_that_is_told_to_go_keeps_what_its_run_has_until_it_has_ended() {
         let due = world.now;
         world.driver().deletion_deadline = Some(due);
         world.later(29);
-        assert!(!world.seen.executors[0].terminating);
+        assert!(!world.observed.executors[0].terminating);
         world.later(1);
-        assert!(world.seen.executors[0].terminating);
-        assert_eq!(world.seen.objects, []);
+        assert!(world.observed.executors[0].terminating);
+        assert_eq!(world.observed.objects, []);
     }
 }
 
@@ -1063,11 +1073,11 @@ fn executors_that_are_not_to_be_deleted_survive_a_new_run_once_they_have_ended()
         world.executor("exec-2", PodPhase::Running);
         world.driver_ends(1);
         world.later(10);
-        assert!(world.seen.executors[1].terminating, "it still runs");
+        assert!(world.observed.executors[1].terminating, "it still runs");
         world.pods_go();
         assert_eq!(world.drivers.len(), 2, "{fields:?}");
         let left: Vec<&str> = world
-            .seen
+            .observed
             .executors
             .iter()
             .map(|e| e.name.as_str())
@@ -1086,7 +1096,7 @@ fn executors_that_are_not_to_be_deleted_survive_a_new_run_once_they_have_ended()
 fn an_application_is_suspended_when_nothing_of_its_run_is_left() {
     let mut world = running(&[]);
     world.edit("suspend", json!(true));
-    world.seen.drivers.clear();
+    world.observed.drivers.clear();
     let entered = |plan: &Plan| {
         let next = plan
             .status
@@ -1097,7 +1107,11 @@ fn an_application_is_suspended_when_nothing_of_its_run_is_left() {
     while !entered(&world.plan()) {
         assert!(!world.reconcile(None), "{:?}", world.states);
     }
-    assert_eq!(world.seen.objects, [], "the state is stored before steps");
+    assert_eq!(
+        world.observed.objects,
+        [],
+        "the state is stored before steps"
+    );
 }
 
 #[test]
@@ -1156,7 +1170,7 @@ fn names_that_do_not_change_are_waited_for() {
     // The Service of the web UI has a finalizer.
     let uid = world.uid();
     let submission_id = world.drivers[0].clone();
-    world.seen.objects.push(Object {
+    world.observed.objects.push(Object {
         kind: Kind::Service,
         name: "spark-pi-ui-svc".to_owned(),
         uid,
@@ -1171,7 +1185,7 @@ fn names_that_do_not_change_are_waited_for() {
         world.status()["driverInfo"]["webUIServiceName"],
         Value::Null
     );
-    world.seen.objects.retain(|o| o.uid != uid);
+    world.observed.objects.retain(|o| o.uid != uid);
     world.driver_runs();
     let info = &world.status()["driverInfo"];
     assert_eq!(info["webUIServiceName"], "spark-pi-ui-svc");
@@ -1180,7 +1194,7 @@ fn names_that_do_not_change_are_waited_for() {
     let metrics = json!({"exposeDriverMetrics": true, "exposeExecutorMetrics": false, "prometheus": {"jmxExporterJar": "/exporter.jar"}});
     world.edit("monitoring", metrics);
     let uid = world.uid();
-    world.seen.objects.push(Object {
+    world.observed.objects.push(Object {
         kind: Kind::ConfigMap,
         name: "spark-pi-prom-conf".to_owned(),
         uid,
@@ -1191,7 +1205,7 @@ fn names_that_do_not_change_are_waited_for() {
     });
     world.pods_go();
     assert_eq!(world.state(), State::PendingRerun);
-    world.seen.objects.retain(|o| o.uid != uid);
+    world.observed.objects.retain(|o| o.uid != uid);
     world.settle();
     assert_eq!(world.state(), State::Submitted);
 }
@@ -1238,7 +1252,7 @@ fn a_run_goes_on_without_what_is_refused_beside_its_driver() {
             world.error()
         );
         assert_eq!(world.said(reason), 1);
-        assert_eq!(world.seen.missing_objects.len(), missing);
+        assert_eq!(world.observed.missing_objects.len(), missing);
         world.driver_runs();
         assert_eq!(world.state(), State::Running);
         assert!(
@@ -1253,7 +1267,11 @@ fn a_run_goes_on_without_what_is_refused_beside_its_driver() {
         world.later(60);
         assert_eq!(world.said(reason), 1, "it is reported once");
         assert!(
-            world.seen.missing_objects.iter().all(|w| w.at == world.now),
+            world
+                .observed
+                .missing_objects
+                .iter()
+                .all(|w| w.at == world.now),
             "it is tried again"
         );
         // Then the API server accepts it.
@@ -1264,7 +1282,12 @@ fn a_run_goes_on_without_what_is_refused_beside_its_driver() {
             (State::Running, String::new())
         );
         assert_eq!(
-            world.seen.objects.iter().filter(|o| o.kind == kind).count(),
+            world
+                .observed
+                .objects
+                .iter()
+                .filter(|o| o.kind == kind)
+                .count(),
             missing + usize::from(kind == Kind::Service)
         );
         let info = &world.status()["driverInfo"];
@@ -1283,8 +1306,8 @@ fn a_run_goes_on_without_what_is_refused_beside_its_driver() {
     world.driver_runs();
     let mut lost = running(&[]);
     lost.app = world.app.clone();
-    lost.seen = world.seen.clone();
-    lost.seen.drivers.clear();
+    lost.observed = world.observed.clone();
+    lost.observed.drivers.clear();
     lost.settle();
     assert_eq!(lost.error(), "driver pod not found");
     world.driver_ends(0);
@@ -1359,23 +1382,33 @@ fn what_somebody_removed_beside_a_driver_is_made_again_but_nothing_for_another_o
     let mut world = seen_from_outside();
     world.settle();
     world.driver_runs();
-    let mut before: Vec<_> = world.seen.objects.iter().map(|o| o.name.clone()).collect();
+    let mut before: Vec<_> = world
+        .observed
+        .objects
+        .iter()
+        .map(|o| o.name.clone())
+        .collect();
     let beside = |o: &Object| {
         matches!(o.kind, Kind::Ingress | Kind::Budget)
             || !o.name.ends_with("-driver-svc") && o.kind == Kind::Service
     };
-    world.seen.objects.retain(|o| !beside(o));
-    let there = world.seen.objects.len();
+    world.observed.objects.retain(|o| !beside(o));
+    let there = world.observed.objects.len();
     assert_eq!(before.len() - there, 7);
     world.settle();
-    let mut now: Vec<_> = world.seen.objects.iter().map(|o| o.name.clone()).collect();
+    let mut now: Vec<_> = world
+        .observed
+        .objects
+        .iter()
+        .map(|o| o.name.clone())
+        .collect();
     before.sort();
     now.sort();
     assert_eq!(now, before);
-    world.seen.objects.retain(|o| !beside(o));
+    world.observed.objects.retain(|o| !beside(o));
     world.driver().digest = None;
     world.settle();
-    assert_eq!(world.seen.objects.len(), there);
+    assert_eq!(world.observed.objects.len(), there);
 }
 
 #[test]
@@ -1572,7 +1605,7 @@ fn f_60_a_driver_whose_node_is_lost_says_so_and_its_loss_counts() {
         ("RUNNING", cause.to_owned())
     );
     assert_eq!(world.drivers.len(), 1, "it may still run");
-    world.seen.drivers.clear();
+    world.observed.drivers.clear();
     world.settle();
     assert_eq!(world.status()["failedRuns"], 1);
     assert_eq!(world.error(), format!("driver pod not found; {cause}"));
@@ -1597,7 +1630,7 @@ fn left_by_another(state: &str, more: &Value) -> World {
 
 fn its_driver(world: &mut World, phase: PodPhase) {
     let uid = world.uid();
-    world.seen.drivers.push(Driver {
+    world.observed.drivers.push(Driver {
         name: "spark-pi-driver".to_owned(),
         uid,
         submission_id: "e1c2e1b4-1111-4222-8333-444444444444".to_owned(),
@@ -1635,7 +1668,10 @@ fn what_another_operator_left_goes_on_where_it_was() {
         world.executor("exec-1", PodPhase::Running);
         world.driver_ends(0);
         assert_eq!(world.state(), State::Completed);
-        assert!(world.seen.executors[0].terminating, "it is ours since then");
+        assert!(
+            world.observed.executors[0].terminating,
+            "it is ours since then"
+        );
     }
     for (state, states) in [
         ("SUCCEEDING", vec!["COMPLETED"]),
@@ -1690,12 +1726,12 @@ fn an_edit_of_what_another_operator_has_ended_begins_anew_if_it_was_seen() {
             assert_eq!(world.states, [""; 0], "{state}");
             // The edit happens while the operator runs.
             let mut world = left_by_another(state, status);
-            world.seen.first = Some(spec_digest(&world.app["spec"]));
+            world.observed.first = Some(spec_digest(&world.app["spec"]));
             world.settle();
             world.edit("timeToLiveSeconds", json!(1_000_000_000));
             assert_eq!(world.states, [""; 0], "{state}");
             let mut world = left_by_another(state, status);
-            world.seen.first = Some(spec_digest(&world.app["spec"]));
+            world.observed.first = Some(spec_digest(&world.app["spec"]));
             world.edit("arguments", json!(["2"]));
             assert_eq!(
                 world.states,
@@ -1729,7 +1765,7 @@ fn an_ended_application_gives_back_what_holds_resources() {
         .enumerate()
     {
         let uid = world.uid();
-        world.seen.objects.push(Object {
+        world.observed.objects.push(Object {
             kind,
             name: n.to_string(),
             uid,
@@ -1741,9 +1777,9 @@ fn an_ended_application_gives_back_what_holds_resources() {
     }
     world.driver_ends(0);
     assert_eq!(world.state(), State::Completed);
-    assert_eq!(world.seen.objects, []);
+    assert_eq!(world.observed.objects, []);
     assert!(!world.driver().terminating, "it has the log");
-    assert!(world.seen.executors[0].terminating && !world.seen.executors[1].terminating);
+    assert!(world.observed.executors[0].terminating && !world.observed.executors[1].terminating);
 }
 
 /// A pod that a user created: it claims everything that a driver has, and that it has failed.
@@ -1751,7 +1787,7 @@ fn forged(world: &mut World, name: &str) -> Uid {
     let uid = world.uid();
     let status = world.status();
     let id = status["submissionID"].as_str().unwrap_or("any").to_owned();
-    world.seen.drivers.insert(
+    world.observed.drivers.insert(
         0,
         Driver {
             name: name.to_owned(),
@@ -1773,7 +1809,7 @@ fn forged(world: &mut World, name: &str) -> Uid {
 }
 
 fn is_left_alone(world: &World, forged: Uid) -> bool {
-    let mut drivers = world.seen.drivers.iter();
+    let mut drivers = world.observed.drivers.iter();
     drivers.any(|d| d.uid == forged && !d.terminating)
 }
 

@@ -172,21 +172,21 @@ impl World {
         self.version
     }
 
-    fn seen(&self) -> Observed {
-        let mut seen = Observed::default();
+    fn observed(&self) -> Observed {
+        let mut observed = Observed::default();
         for held in self.known_pods.known().values() {
             match &held.it {
-                RunPod::Driver(driver) => seen.drivers.push(driver.clone()),
-                RunPod::Executor(executor) => seen.executors.push(executor.clone()),
+                RunPod::Driver(driver) => observed.drivers.push(driver.clone()),
+                RunPod::Executor(executor) => observed.executors.push(executor.clone()),
             }
         }
         let objects = self.known_objects.known().values();
-        seen.objects = objects.map(|held| held.it.clone()).collect();
-        seen.refused.clone_from(&self.refused);
-        seen.missing_objects.clone_from(&self.missing_objects);
+        observed.objects = objects.map(|held| held.it.clone()).collect();
+        observed.refused.clone_from(&self.refused);
+        observed.missing_objects.clone_from(&self.missing_objects);
         let taken = self.taken.as_ref().filter(|(_, until)| *until > self.now);
-        seen.taken_name = taken.map(|(name, _)| name.clone());
-        seen
+        observed.taken_name = taken.map(|(name, _)| name.clone());
+        observed
     }
 
     fn plan(&self) -> Plan {
@@ -194,7 +194,7 @@ impl World {
         plan(PlanInput {
             app: &typed(app),
             digest: &spec_digest(&app["spec"]),
-            observed: &self.seen(),
+            observed: &self.observed(),
             settings: &Settings::default(),
             rules: &Rules::default(),
             now: self.now,
