@@ -76,15 +76,11 @@ pub fn prerequisites() -> Result<(), String> {
 
 /// Starts a cluster with all workload images unless it is running; builds its prerequisites first.
 pub fn up(name: &str) -> Result<Cluster, String> {
-    start(name, &[])
+    up_with(name, &[])
 }
 
 /// Like [`up`], but with only these workload images.
-pub fn up_with(name: &str, images: &[&str]) -> Result<Cluster, String> {
-    start(name, images)
-}
-
-fn start(name: &str, images: &[&str]) -> Result<Cluster, String> {
+pub fn up_with(name: &str, images: &[String]) -> Result<Cluster, String> {
     if let Some(own) = std::env::var_os(OWN) {
         eprintln!("cluster: {OWN} is set: using that cluster, starting none");
         return Ok(Cluster {
@@ -132,7 +128,7 @@ fn start(name: &str, images: &[&str]) -> Result<Cluster, String> {
 }
 
 /// Imports the layers of workload images that a cluster lacks; no names mean all images. A seed lacks small layers that changed.
-fn import(cluster: &Cluster, state: &str, images: &[&str]) -> Result<(), String> {
+fn import(cluster: &Cluster, state: &str, images: &[String]) -> Result<(), String> {
     let ctr = |args: &[&str]| {
         let mut all = vec!["cluster", "exec", "--state", state, "--"];
         all.extend(args);
@@ -166,7 +162,7 @@ fn import(cluster: &Cluster, state: &str, images: &[&str]) -> Result<(), String>
 
 /// Builds workload images. Without names: all of them, with their archives, whose paths it returns. With names: only their layers,
 /// and it returns no paths, because only a seed reads archives.
-pub fn workloads(images: &[&str]) -> Result<Vec<String>, String> {
+pub fn workloads(images: &[String]) -> Result<Vec<String>, String> {
     let tool = process::built("e2e/image/build")?;
     let cache = paths::cache().display().to_string();
     let what = if images.is_empty() {

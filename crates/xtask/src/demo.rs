@@ -129,7 +129,7 @@ const DEMOS: [Demo; 7] = [
 
 /// Runs the demos with this name.
 pub fn run(name: &str) -> Result<(), String> {
-    let demos: Vec<&Demo> = DEMOS.iter().filter(|demo| demo.name == name).collect();
+    let demos = named(name);
     let Some(last) = demos.last() else {
         let mut names: Vec<&str> = DEMOS.iter().map(|demo| demo.name).collect();
         names.dedup();
@@ -146,6 +146,10 @@ pub fn run(name: &str) -> Result<(), String> {
     say(&format!("done in {} s", begun.elapsed().as_secs()));
     farewell(&cluster, last);
     Ok(())
+}
+
+fn named(name: &str) -> Vec<&'static Demo> {
+    DEMOS.iter().filter(|demo| demo.name == name).collect()
 }
 
 /// Returns the workload images in the demos' files.
@@ -166,10 +170,9 @@ fn images(demos: &[&Demo]) -> Result<Vec<String>, String> {
 
 /// Starts a cluster with the operator and these workload images.
 fn prepare(operator: &str, images: &[String]) -> Result<Cluster, String> {
-    let images: Vec<&str> = images.iter().map(String::as_str).collect();
     let cluster = thread::scope(|s| {
         let binary = s.spawn(|| image::binaries(&[operator]));
-        let cluster = cluster::up_with(NAME, &images);
+        let cluster = cluster::up_with(NAME, images);
         binary
             .join()
             .unwrap_or_else(|_| Err("building the operator panicked".to_owned()))
@@ -428,10 +431,7 @@ mod tests {
 
     #[test]
     fn a_demo_needs_the_images_of_its_files_only() {
-        let of = |name: &str| {
-            let demos: Vec<&Demo> = DEMOS.iter().filter(|demo| demo.name == name).collect();
-            images(&demos).unwrap()
-        };
+        let of = |name: &str| images(&named(name)).unwrap();
         assert_eq!(of("pytorch"), ["trainyard/pytorch-cpu:1"]);
         assert_eq!(of("mpi"), ["trainyard/openmpi:1"]);
         assert_eq!(
