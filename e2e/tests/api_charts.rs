@@ -313,7 +313,7 @@ fn overlay(page: &str, heading: &str) -> Result<Vec<Value>> {
         .and_then(|(_, rest)| rest.split_once("```yaml\n"))
         .and_then(|(_, rest)| rest.split_once("```"));
     let (overlay, _) = block.with_context(|| format!("{page} has no overlay below {heading:?}"))?;
-    let name = format!("overlay-{}-{}", std::process::id(), page.replace('/', "-"));
+    let name = format!("overlay-{}-{}", std::process::id(), heading.replace(['#', ' '], ""));
     let directory = target_directory()?.join(name);
     let checkout = directory.join("trainyard");
     std::fs::create_dir_all(&checkout)?;
@@ -365,6 +365,16 @@ fn the_overlay_of_the_page_about_installing_has_its_settings() -> Result<()> {
         .context("no rights for the gang scheduler")?;
     assert_eq!(gang["kind"], "ClusterRole");
     Ok(())
+}
+
+#[test]
+fn the_overlay_of_several_operators_has_the_objects_of_each() -> Result<()> {
+    let found = overlay("docs/install.md", "For several operators")?;
+    let mut expected = kustomization("pytorch-operator")?;
+    let mut second = kustomization("tf-operator")?;
+    second.retain(|object| object["kind"] != "Namespace");
+    expected.extend(second);
+    assert_equal(found, expected)
 }
 
 #[test]

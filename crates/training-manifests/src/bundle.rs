@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::install::{self, OWN_IMAGE_ARGUMENT, Scope};
@@ -72,28 +73,41 @@ pub fn files(operators: &[Operator]) -> anyhow::Result<Files> {
             &[operator],
         )?;
     }
-    let mut all = vec![("namespace.yaml".to_owned(), vec![install::namespace()])];
-    for operator in operators {
-        let objects = of_cluster(operator)?
-            .into_iter()
-            .flat_map(|(_, objects)| objects)
-            .collect();
-        all.push((format!("{}.yaml", operator.name), objects));
-    }
-    let all: Vec<(&str, Vec<Value>)> = all
-        .iter()
-        .map(|(name, objects)| (name.as_str(), objects.clone()))
-        .collect();
-    let operators: Vec<&Operator> = operators.iter().collect();
-    add(
-        &mut files,
-        &PathBuf::from("manifests/all"),
-        &all,
-        None,
-        &operators,
-    )?;
+    all(&mut files, operators)?;
     api_server(&mut files)?;
     Ok(files)
+}
+
+/// Adds the kustomization of all operators, and one for each of them without the Namespace, which can be combined with others.
+fn all(files: &mut Files, operators: &[Operator]) -> anyhow::Result<()> {
+    let directory = PathBuf::from("manifests/all");
+    for operator in operators {
+        let namespace = install::namespace();
+        let delete = json!({
+            "apiVersion": namespace["apiVersion"],
+            "kind": namespace["kind"],
+            "metadata": { "name": namespace["metadata"]["name"] },
+            "$patch": "delete",
+        });
+        let mut kustomization = kustomization(&[format!("../../{}", operator.name)], &[]);
+        kustomization["patches"] = json!([{ "patch": serde_json::to_string(&delete)? }]);
+        files.insert(
+            directory.join(operator.name).join("kustomization.yaml"),
+            yaml::documents(&[kustomization])?,
+        );
+    }
+    let mut resources = vec!["namespace.yaml"];
+    resources.extend(operators.iter().map(|operator| operator.name));
+    files.insert(
+        directory.join("namespace.yaml"),
+        yaml::documents(&[install::namespace()])?,
+    );
+    let operators: Vec<&Operator> = operators.iter().collect();
+    files.insert(
+        directory.join("kustomization.yaml"),
+        yaml::documents(&[kustomization(&resources, &operators)])?,
+    );
+    Ok(())
 }
 
 /// Adds the component that restricts the egress of all operators in a kustomization.
@@ -191,21 +205,10 @@ fn add(
     for (name, objects) in content {
         files.insert(directory.join(name), yaml::documents(objects)?);
     }
-    let mut kustomization = json!({
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "resources": content.iter().map(|(name, _)| name).collect::<Vec<_>>(),
-    });
+    let resources: Vec<&str> = content.iter().map(|(name, _)| *name).collect();
+    let mut kustomization = kustomization(&resources, operators);
     if let Some(namespace) = namespace {
         kustomization["namespace"] = namespace.into();
-    }
-    let replacements: Vec<Value> = operators
-        .iter()
-        .filter(|operator| repeats_image(operator))
-        .map(|o| replacement(o))
-        .collect();
-    if !replacements.is_empty() {
-        kustomization["replacements"] = replacements.into();
     }
     let mut text = yaml::documents(&[kustomization])?;
     if namespace.is_some() {
@@ -218,6 +221,24 @@ fn add(
     }
     files.insert(directory.join("kustomization.yaml"), text);
     Ok(())
+}
+
+/// Returns a kustomization of these resources, in which an operator's image can be set.
+fn kustomization(resources: &[impl Serialize], operators: &[&Operator]) -> Value {
+    let mut kustomization = json!({
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": resources,
+    });
+    let replacements: Vec<Value> = operators
+        .iter()
+        .filter(|operator| repeats_image(operator))
+        .map(|o| replacement(o))
+        .collect();
+    if !replacements.is_empty() {
+        kustomization["replacements"] = replacements.into();
+    }
+    kustomization
 }
 
 fn repeats_image(operator: &Operator) -> bool {
