@@ -313,7 +313,11 @@ fn overlay(page: &str, heading: &str) -> Result<Vec<Value>> {
         .and_then(|(_, rest)| rest.split_once("```yaml\n"))
         .and_then(|(_, rest)| rest.split_once("```"));
     let (overlay, _) = block.with_context(|| format!("{page} has no overlay below {heading:?}"))?;
-    let name = format!("overlay-{}-{}", std::process::id(), heading.replace(['#', ' '], ""));
+    let name = format!(
+        "overlay-{}-{}",
+        std::process::id(),
+        heading.replace(['#', ' '], "")
+    );
     let directory = target_directory()?.join(name);
     let checkout = directory.join("trainyard");
     std::fs::create_dir_all(&checkout)?;

@@ -119,6 +119,15 @@ fn namespace_of(path: &str) -> Option<&str> {
     rest.split_once('/').map(|(name, _)| name)
 }
 
+/// What a request asks for in the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Response {
+    /// The object.
+    Object,
+    /// Only its metadata.
+    Metadata,
+}
+
 /// The fields of an answer that are read.
 #[derive(Deserialize, Debug, Default)]
 #[serde(default)]
@@ -241,7 +250,10 @@ impl Caller {
             &self.patch(),
             &Patch::Merge(&body),
         );
-        let answer: Answer = self.call(request).await.map_err(Failure::into_fault)?;
+        let answer: Answer = self
+            .request(request, Response::Metadata)
+            .await
+            .map_err(Failure::into_fault)?;
         Ok(answer.metadata.resource_version)
     }
 
@@ -281,7 +293,7 @@ impl Caller {
         let params = ListParams::default().fields(&format!("metadata.name={name}"));
         let url = J::url_path(&(), namespace);
         let list: List<T> = self
-            .ask(Build::new(url).list(&params))
+            .request(Build::new(url).list(&params), Response::Object)
             .await
             .map_err(Failure::into_fault)?;
         Ok(list.items.into_iter().next())
@@ -297,7 +309,8 @@ impl Caller {
     {
         let body = encode(object)?;
         let url = K::url_path(&(), object.meta().namespace.as_deref());
-        self.call(Build::new(url).create(&self.post(), body)).await
+        let request = Build::new(url).create(&self.post(), body);
+        self.request(request, Response::Metadata).await
     }
 
     /// Reads an object at its kind's URL; `None` if it does not exist.
@@ -310,7 +323,7 @@ impl Caller {
         name: &str,
     ) -> Result<Option<T>, Fault> {
         let request = Build::new(url).get(name, &GetParams::default());
-        match self.ask(request).await {
+        match self.request(request, Response::Object).await {
             Ok(object) => Ok(Some(object)),
             Err(Failure::Fault(Fault::Missing { .. })) => Ok(None),
             Err(failure) => Err(failure.into_fault()),
@@ -332,10 +345,8 @@ impl Caller {
             preconditions: only(&uid.to_string()),
             ..params
         };
-        match self
-            .call::<Answer>(Build::new(url).delete(name, &params))
-            .await
-        {
+        let request = Build::new(url).delete(name, &params);
+        match self.request::<Answer>(request, Response::Metadata).await {
             Ok(answer) if answer.is_terminating() => Ok(Deleted::Terminating(answer.version())),
             Ok(_) | Err(Failure::Fault(Fault::Missing { .. })) => Ok(Deleted::Gone),
             Err(Failure::Exists(message) | Failure::Fault(Fault::Conflict(message))) => {
@@ -365,7 +376,7 @@ impl Caller {
         // A strategic merge patch sets one condition and keeps the others.
         let change = Patch::Strategic(&body);
         let request = Build::new(url).patch_subresource("status", name, &self.patch(), &change);
-        match self.call::<Answer>(request).await {
+        match self.request::<Answer>(request, Response::Metadata).await {
             Ok(_)
             | Err(
                 Failure::Exists(_) | Failure::Fault(Fault::Missing { .. } | Fault::Conflict(_)),
@@ -378,7 +389,7 @@ impl Caller {
     /// as well, and an object wrongly taken for gone would never be deleted.
     async fn is_gone(&self, url: &str, name: &str, uid: Uid) -> Result<bool, Fault> {
         let request = Build::new(url).get(name, &GetParams::default());
-        match self.call::<Answer>(request).await {
+        match self.request::<Answer>(request, Response::Metadata).await {
             Ok(answer) => Ok(answer.identity().is_some_and(|(there, _)| there != uid)),
             Err(Failure::Fault(Fault::Missing { .. })) => Ok(true),
             Err(failure) => Err(failure.into_fault()),
@@ -397,30 +408,25 @@ impl Caller {
         };
         let url = J::url_path(&(), job.meta().namespace.as_deref());
         let request = Build::new(url).delete(&job.name_any(), &params);
-        match self.call::<Answer>(request).await {
+        match self.request::<Answer>(request, Response::Metadata).await {
             Ok(_) | Err(Failure::Fault(Fault::Missing { .. })) => Ok(()),
             Err(failure) => Err(failure.into_fault()),
         }
-    }
-
-    /// Sends a request and asks for metadata only in the answer.
-    ///
-    /// # Errors
-    /// If it failed, or the outcome is unknown.
-    pub async fn call<T: DeserializeOwned>(&self, request: BuiltRequest) -> Result<T, Failure> {
-        let request = request.map(|mut request| {
-            request.headers_mut().insert(ACCEPT, METADATA_ONLY);
-            request
-        });
-        self.ask(request).await
     }
 
     /// Sends a request.
     ///
     /// # Errors
     /// If it failed, or the outcome is unknown.
-    pub async fn ask<T: DeserializeOwned>(&self, request: BuiltRequest) -> Result<T, Failure> {
-        let request = request.map_err(|e| Failure::Fault(Fault::Bug(e.to_string())))?;
+    pub async fn request<T: DeserializeOwned>(
+        &self,
+        request: BuiltRequest,
+        response: Response,
+    ) -> Result<T, Failure> {
+        let mut request = request.map_err(|e| Failure::Fault(Fault::Bug(e.to_string())))?;
+        if response == Response::Metadata {
+            request.headers_mut().insert(ACCEPT, METADATA_ONLY);
+        }
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let call = Box::pin(self.send(request));
         self.slots.within(&method, &path, call).await

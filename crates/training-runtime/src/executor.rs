@@ -14,6 +14,7 @@ use std::time::Duration;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::DeleteParams;
+use kube::core::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
@@ -24,7 +25,7 @@ use training_core::{
     Stall, Step, Uid, names,
 };
 
-use crate::caller::{Caller, Failure};
+use crate::caller::{Answer, Caller, Deleted, Response};
 use crate::fault::{Denial, Fault};
 use crate::feed::child::{Child, Replica};
 use crate::feed::group::Groups;
@@ -34,6 +35,7 @@ use crate::feed::slim::{
     Owned, Parent, Roles, SlimPod, SlimService, controller, pod_view, service_view,
 };
 use crate::key::JobKey;
+use crate::requests::{ChildRequests, CreateError};
 
 pub use concurrent::{WINDOW, run_steps};
 pub use outcome::{Done, Outcome, Refusal};
@@ -217,7 +219,7 @@ impl Executor {
                     index.found(seen);
                 }
                 None => {
-                    index.deleted(&Self::owned(job, owner, view), now);
+                    index.deleted(&Self::owned(job, view), now);
                 }
             }
         }
@@ -241,11 +243,12 @@ impl Executor {
         match step {
             Step::DeletePod { name, uid, how } => self.delete_pod(job, (name, *uid), *how).await,
             Step::DeleteService { name, uid } => {
-                self.delete::<Service, _>(job, name, *uid, services).await
+                let requests = self.requests::<Service, _>(job, services);
+                deleted(requests.delete(name, *uid, DeleteParams::default()).await)
             }
             Step::DeleteAutoscaler { name, uid } => {
-                self.delete::<HorizontalPodAutoscaler, _>(job, name, *uid, autoscalers)
-                    .await
+                let requests = self.requests::<HorizontalPodAutoscaler, _>(job, autoscalers);
+                deleted(requests.delete(name, *uid, DeleteParams::default()).await)
             }
             Step::CreateAutoscaler(wanted) => self.create_autoscaler(job, wanted).await,
             Step::ChangeAutoscaler { uid, version, to } => {
@@ -277,51 +280,35 @@ impl Executor {
                 self.delete_object(job, *kind, name, *uid).await
             }
             Step::DeleteJob => self.caller.delete_job(job).await.map_err(StepError::Fault),
-            Step::CreatePod(pod) => match self.caller.create(&**pod).await {
-                Ok(answer) => {
-                    if let Some(view) = made_pod(pod, &answer) {
-                        pods.created(Self::owned(job, owner, view), Instant::now());
-                    }
-                    Ok(())
-                }
-                Err(Failure::Exists(message)) => {
-                    let seen: SlimPod = self.read::<Pod, _>(job, &pod.name_any()).await?;
-                    let view = pod_view(&seen, self.parent, &mut Roles::default());
-                    self.resolve_conflict(
-                        owner,
-                        view.filter(|_| self.parent.watches(&seen.metadata)),
-                        &seen.metadata,
-                        &message,
-                        ("FailedCreatePod", Blocked::All),
-                        pods,
-                    )
-                }
-                Err(Failure::Fault(fault)) => Err(refuse(fault, "FailedCreatePod", Blocked::All)),
-            },
-            Step::CreateService(service) => match self.caller.create(&**service).await {
-                Ok(answer) => {
-                    if let Some(view) = made_service(service, &answer) {
-                        services.created(Self::owned(job, owner, view), Instant::now());
-                    }
-                    Ok(())
-                }
-                Err(Failure::Exists(message)) => {
-                    let seen: SlimService =
-                        self.read::<Service, _>(job, &service.name_any()).await?;
-                    let view = service_view(&seen, self.parent, &mut Roles::default());
-                    self.resolve_conflict(
-                        owner,
-                        view.filter(|_| self.parent.watches(&seen.metadata)),
-                        &seen.metadata,
-                        &message,
-                        ("FailedCreateService", Blocked::All),
-                        services,
-                    )
-                }
-                Err(Failure::Fault(fault)) => {
-                    Err(refuse(fault, "FailedCreateService", Blocked::All))
-                }
-            },
+            Step::CreatePod(pod) => {
+                let requests = self.requests::<Pod, _>(job, pods);
+                let created = |answer: &Answer| Some(Self::owned(job, made_pod(pod, answer)?));
+                let existing = |seen: &SlimPod| {
+                    let watched = self.parent.watches(&seen.metadata);
+                    pod_view(seen, self.parent, &mut Roles::default()).filter(|_| watched)
+                };
+                let object = (&*pod.name_any(), &**pod);
+                let result = requests.create(object, Response::Metadata, created, existing);
+                result.await.map_err(|error| {
+                    let refusal = ("FailedCreatePod", Blocked::All);
+                    self.not_created(owner, error, |seen| &seen.metadata, refusal)
+                })
+            }
+            Step::CreateService(service) => {
+                let requests = self.requests::<Service, _>(job, services);
+                let created =
+                    |answer: &Answer| Some(Self::owned(job, made_service(service, answer)?));
+                let existing = |seen: &SlimService| {
+                    let watched = self.parent.watches(&seen.metadata);
+                    service_view(seen, self.parent, &mut Roles::default()).filter(|_| watched)
+                };
+                let object = (&*service.name_any(), &**service);
+                let result = requests.create(object, Response::Metadata, created, existing);
+                result.await.map_err(|error| {
+                    let refusal = ("FailedCreateService", Blocked::All);
+                    self.not_created(owner, error, |seen| &seen.metadata, refusal)
+                })
+            }
         }
     }
 
@@ -341,38 +328,61 @@ impl Executor {
             let failed = self.caller.fail_pod(&url, name, of).await;
             failed.map_err(|fault| refuse(fault, "ChangeRefused", Blocked::Change))?;
         }
-        match self.children.batch_of(owner, of) {
-            Some(batch) => {
-                self.delete_at(batch, &url, (name, of), how, batch_pods)
-                    .await
-            }
-            None => self.delete_at(owner, &url, (name, of), how, pods).await,
+        let params = pod_deletion(how);
+        if let Some(batch) = self.children.batch_of(owner, of) {
+            let mut requests = self.requests_at(job, url, batch_pods);
+            requests.owner = batch;
+            return deleted(requests.delete(name, of, params).await);
         }
+        let requests = self.requests_at(job, url, pods);
+        deleted(requests.delete(name, of, params).await)
     }
 
-    fn owned<J: Resource<DynamicType = ()>, V>(job: &J, owner: Uid, view: V) -> Owned<V> {
-        let key = key(job);
+    fn owned<J: Resource<DynamicType = ()>, V>(job: &J, view: V) -> Owned<V> {
+        let (key, owner) = (key(job), uid(job));
         Owned { key, owner, view }
     }
 
-    /// Handles a name conflict. The object is ours, from a create whose answer was lost, or foreign, which is never touched. `view` is
-    /// `None` for an object of ours that the watch does not select: its state would never change again.
-    fn resolve_conflict<V: Child>(
+    /// Returns the requests for a job's children of one kind.
+    fn requests<'a, K: Resource<DynamicType = ()>, V: Child>(
+        &'a self,
+        job: &impl Resource<DynamicType = ()>,
+        index: &'a Index<V>,
+    ) -> ChildRequests<'a, V> {
+        let url = K::url_path(&(), job.meta().namespace.as_deref());
+        self.requests_at(job, url, index)
+    }
+
+    fn requests_at<'a, V: Child>(
+        &'a self,
+        job: &impl Resource<DynamicType = ()>,
+        url: String,
+        index: &'a Index<V>,
+    ) -> ChildRequests<'a, V> {
+        ChildRequests {
+            caller: &self.caller,
+            url,
+            owner: uid(job),
+            index,
+        }
+    }
+
+    /// Returns why a step that creates a child failed. `meta` returns the metadata of the object that has the name: a foreign one is never
+    /// touched, and one that the watch does not select would never change again.
+    fn not_created<T>(
         &self,
         owner: Uid,
-        view: Option<Owned<V>>,
-        seen: &kube::core::ObjectMeta,
-        message: &str,
+        error: CreateError<T>,
+        meta: impl FnOnce(&T) -> &ObjectMeta,
         (event, blocks): (&'static str, Blocked),
-        index: &Index<V>,
-    ) -> Result<(), StepError> {
-        if let Some(view) = view.filter(|v| v.owner == owner) {
-            return Err(if index.found(view) {
-                StepError::Found
-            } else {
-                name_freed(message)
-            });
-        }
+    ) -> StepError {
+        let (holder, message) = match error {
+            CreateError::Refused(fault) => return refuse(fault, event, blocks),
+            CreateError::Fault(fault) => return StepError::Fault(fault),
+            CreateError::Exists => return StepError::Found,
+            CreateError::Taken { holder, message } => (holder, message),
+        };
+        let seen = meta(&holder);
         let whose = match controller(seen) {
             Some(own) if Uid::parse(&own.uid) == Some(owner) => format!(
                 "it is the job's own, but has lost labels by which the operator sees it ({}={} and those beside it): put them back, or delete it",
@@ -398,90 +408,29 @@ impl Executor {
             what: Denial::Policy,
             message,
         };
-        Err(StepError::Refused(Box::new(Refusal {
+        StepError::Refused(Box::new(Refusal {
             event,
             text: format!("Error creating: {}", stall.message),
             stall,
             fault,
-        })))
+        }))
     }
+}
 
-    async fn read<K, T>(
-        &self,
-        job: &impl Resource<DynamicType = ()>,
-        name: &str,
-    ) -> Result<T, StepError>
-    where
-        K: Resource<DynamicType = ()>,
-        T: DeserializeOwned,
-    {
-        let url = K::url_path(&(), job.meta().namespace.as_deref());
-        self.read_at(&url, name).await
+/// Returns the parameters of a pod's deletion.
+fn pod_deletion(how: Deletion) -> DeleteParams {
+    DeleteParams {
+        grace_period_seconds: match how {
+            Deletion::Graceful => None,
+            Deletion::Forced | Deletion::ForcedAsFailed => Some(0),
+        },
+        ..DeleteParams::default()
     }
+}
 
-    async fn read_at<T: DeserializeOwned>(&self, url: &str, name: &str) -> Result<T, StepError> {
-        let found = self
-            .caller
-            .find(url, name)
-            .await
-            .map_err(StepError::Fault)?;
-        found.ok_or_else(|| name_freed(name))
-    }
-
-    async fn delete<K, V>(
-        &self,
-        job: &impl Resource<DynamicType = ()>,
-        name: &str,
-        uid_of_child: Uid,
-        index: &Index<V>,
-    ) -> Result<(), StepError>
-    where
-        K: Resource<DynamicType = ()>,
-        V: Child,
-    {
-        let url = K::url_path(&(), job.meta().namespace.as_deref());
-        self.delete_at(
-            uid(job),
-            &url,
-            (name, uid_of_child),
-            Deletion::Graceful,
-            index,
-        )
-        .await
-    }
-
-    async fn delete_at<V: Child>(
-        &self,
-        owner: Uid,
-        url: &str,
-        (name, uid_of_child): (&str, Uid),
-        how: Deletion,
-        index: &Index<V>,
-    ) -> Result<(), StepError> {
-        let params = DeleteParams {
-            grace_period_seconds: match how {
-                Deletion::Graceful => None,
-                Deletion::Forced | Deletion::ForcedAsFailed => Some(0),
-            },
-            ..DeleteParams::default()
-        };
-        self.delete_with(owner, url, (name, uid_of_child), params, index)
-            .await
-    }
-
-    async fn delete_with<V: Child>(
-        &self,
-        owner: Uid,
-        url: &str,
-        (name, uid_of_child): (&str, Uid),
-        params: DeleteParams,
-        index: &Index<V>,
-    ) -> Result<(), StepError> {
-        let deleted = self.caller.delete(url, name, uid_of_child, params).await;
-        let what = deleted.map_err(StepError::Fault)?;
-        index.record_delete_response(owner, uid_of_child, what, Instant::now());
-        Ok(())
-    }
+/// Maps the result of a delete to that of its step.
+fn deleted(result: Result<Deleted, Fault>) -> Result<(), StepError> {
+    result.map(drop).map_err(StepError::Fault)
 }
 
 /// Counts faults in a row.
@@ -500,11 +449,6 @@ impl Faults {
         }
         self.0 >= FAULTS
     }
-}
-
-/// The taken name became free between two calls; the next reconcile will see that.
-fn name_freed(message: &str) -> StepError {
-    StepError::Fault(Fault::Conflict(message.to_owned()))
 }
 
 fn key(job: &impl Resource) -> JobKey {

@@ -4,7 +4,8 @@
 //!
 //! 1. `main` calls [`entry`]; [`cli`] parses arguments and environment and rejects contradictions.
 //! 2. [`telemetry`] opens the log; [`metrics`] and [`admin`] make the process observable.
-//! 3. [`client`] builds the connections to the API server; [`caller`] sends requests; [`fault`] classifies errors.
+//! 3. [`client`] builds the connections to the API server; [`caller`] sends requests, and [`requests`] those for children; [`fault`]
+//!    classifies errors.
 //! 4. [`mod@run`] wires it all: [`feed`] watches and indexes, [`dispatcher`] queues keys, and a [`worker`] reconciles them.
 //!    [`frame`] gives each reconcile a deadline and records its outcome. Each kind has a planner; that of [`training`] jobs writes
 //!    through the [`executor`].
@@ -29,6 +30,7 @@ pub mod key;
 pub mod leader;
 pub mod metrics;
 pub mod pending;
+pub mod requests;
 pub mod retry;
 pub mod run;
 pub mod shutdown;

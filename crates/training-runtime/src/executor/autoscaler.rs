@@ -1,17 +1,14 @@
 //! Requests for `HorizontalPodAutoscaler`s.
 
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
-use kube::api::Patch;
-use kube::core::Request as Build;
 use kube::{Resource, ResourceExt};
 use serde_json::json;
-use tokio::time::Instant;
 use training_api::labels;
 use training_core::{AutoscalerView, Blocked, Digest, Uid};
 
 use super::outcome::{StepError, refuse};
 use super::{Executor, uid};
-use crate::caller::{Answer, Failure};
+use crate::caller::{Answer, Response};
 use crate::feed::autoscaler::{SlimAutoscaler, autoscaler_view};
 
 /// The event reason of a rejected autoscaler.
@@ -23,33 +20,15 @@ impl Executor {
         job: &J,
         wanted: &HorizontalPodAutoscaler,
     ) -> Result<(), StepError> {
-        match self.caller.create(wanted).await {
-            Ok(answer) => {
-                self.cache_autoscaler(job, wanted, &answer);
-                Ok(())
-            }
-            Err(Failure::Exists(message)) => {
-                let name = wanted.name_any();
-                let seen: SlimAutoscaler =
-                    self.read::<HorizontalPodAutoscaler, _>(job, &name).await?;
-                let view = autoscaler_view(&seen, self.parent);
-                let known = view.as_ref().map(|v| (v.view.uid, v.view.version));
-                self.resolve_conflict(
-                    uid(job),
-                    view,
-                    &seen.metadata,
-                    &message,
-                    (REFUSED, Blocked::Autoscaler),
-                    &self.children.autoscalers,
-                )?;
-                // If another operator created it for the same job, it lacks our label and the watch would never show it.
-                match known {
-                    Some((uid, version)) => self.change_autoscaler(job, uid, version, wanted).await,
-                    None => Ok(()),
-                }
-            }
-            Err(Failure::Fault(fault)) => Err(refuse(fault, REFUSED, Blocked::Autoscaler)),
-        }
+        let requests = self.requests::<HorizontalPodAutoscaler, _>(job, &self.children.autoscalers);
+        let created = |answer: &Answer| Some(Self::owned(job, written(wanted, answer)?));
+        let existing = |seen: &SlimAutoscaler| autoscaler_view(seen, self.parent);
+        let object = (&*wanted.name_any(), wanted);
+        let result = requests.create(object, Response::Metadata, created, existing);
+        result.await.map_err(|error| {
+            let refusal = (REFUSED, Blocked::Autoscaler);
+            self.not_created(uid(job), error, |seen| &seen.metadata, refusal)
+        })
     }
 
     /// Patches an autoscaler to its desired state. Fields that a job can't set keep their values.
@@ -69,37 +48,25 @@ impl Executor {
             },
             "spec": wanted.spec,
         });
-        let params = self.caller.patch();
-        let url = HorizontalPodAutoscaler::url_path(&(), wanted.namespace().as_deref());
-        let request = Build::new(url).patch(&wanted.name_any(), &params, &Patch::Merge(&body));
-        match self.caller.call::<Answer>(request).await {
-            Ok(answer) => {
-                self.cache_autoscaler(job, wanted, &answer);
-                Ok(())
-            }
-            Err(failure) => Err(refuse(failure.into_fault(), REFUSED, Blocked::Autoscaler)),
-        }
+        let requests = self.requests::<HorizontalPodAutoscaler, _>(job, &self.children.autoscalers);
+        let changed = |answer: &Answer| Some(Self::owned(job, written(wanted, answer)?));
+        let name = wanted.name_any();
+        let result = requests.patch((&name, None), &body, Response::Metadata, changed);
+        let refuse = |fault| refuse(fault, REFUSED, Blocked::Autoscaler);
+        result.await.map_err(refuse)
     }
+}
 
-    /// Stores the written autoscaler without waiting for the watch.
-    fn cache_autoscaler<J: Resource<DynamicType = ()>>(
-        &self,
-        job: &J,
-        wanted: &HorizontalPodAutoscaler,
-        answer: &Answer,
-    ) {
-        let made_from = wanted.annotations().get(labels::AUTOSCALER);
-        let view = answer.identity().map(|(of, version)| AutoscalerView {
-            uid: of,
-            version,
-            digest: made_from.and_then(|d| Digest::parse(d)),
-            min: wanted.spec.min_replicas,
-            max: wanted.spec.max_replicas,
-            terminating: false,
-        });
-        if let Some(view) = view {
-            let owned = Self::owned(job, uid(job), view);
-            self.children.autoscalers.written(owned, Instant::now());
-        }
-    }
+/// Returns the view of the written autoscaler.
+fn written(wanted: &HorizontalPodAutoscaler, answer: &Answer) -> Option<AutoscalerView> {
+    let made_from = wanted.annotations().get(labels::AUTOSCALER);
+    let (uid, version) = answer.identity()?;
+    Some(AutoscalerView {
+        uid,
+        version,
+        digest: made_from.and_then(|d| Digest::parse(d)),
+        min: wanted.spec.min_replicas,
+        max: wanted.spec.max_replicas,
+        terminating: false,
+    })
 }

@@ -1,18 +1,18 @@
 //! Requests for the group objects of gangs.
 
-use kube::api::Patch;
-use kube::core::Request as Build;
+use kube::api::DeleteParams;
 use kube::{Resource, ResourceExt};
 use serde_json::Value;
 use tokio::time::Instant;
 use training_core::{Blocked, Group, GroupKind, GroupView, Uid};
 
 use super::outcome::{StepError, refuse};
-use super::{Executor, key, uid};
-use crate::caller::Failure;
+use super::{Executor, deleted, key, uid};
+use crate::caller::Response;
 use crate::fault::Fault;
 use crate::feed::group::{group_view, is_shown, seen_view};
 use crate::feed::slim::Owned;
+use crate::requests::ChildRequests;
 
 /// The event reason of a rejected group.
 const REFUSED: &str = "FailedCreatePodGroup";
@@ -31,32 +31,16 @@ impl Executor {
         at: Address,
         wanted: &Value,
     ) -> Result<(), StepError> {
-        let params = self.caller.post();
-        let body =
-            serde_json::to_vec(wanted).map_err(|e| StepError::Fault(Fault::Bug(e.to_string())))?;
-        match self
-            .caller
-            .ask(Build::new(url(job, at)).create(&params, body))
-            .await
-        {
-            Ok(made) => {
-                self.cache_group(job, at.0, &made);
-                Ok(())
-            }
-            Err(Failure::Exists(message)) => {
-                let seen: Group = self.read_at(&url(job, at), &job.name_any()).await?;
-                // Adopt a group that another operator created for the job or that lost our label; the label is set next.
-                self.resolve_conflict(
-                    uid(job),
-                    group_view(&seen, at.0, self.parent),
-                    &seen.metadata,
-                    &message,
-                    (REFUSED, Blocked::Gang),
-                    self.children.groups.of_kind(at.0),
-                )
-            }
-            Err(Failure::Fault(fault)) => Err(refuse(fault, REFUSED, Blocked::Gang)),
-        }
+        let requests = self.group_requests(job, at);
+        let created = |made: &Group| self.written(job, at.0, made);
+        // Adopts a group that another operator created for the job or that lost our label; the label is set next.
+        let existing = |seen: &Group| group_view(seen, at.0, self.parent);
+        let object = (&*job.name_any(), wanted);
+        let result = requests.create(object, Response::Object, created, existing);
+        result.await.map_err(|error| {
+            let refusal = (REFUSED, Blocked::Gang);
+            self.not_created(uid(job), error, |seen| &seen.metadata, refusal)
+        })
     }
 
     /// Patches the fields of a group that follow its job.
@@ -67,21 +51,16 @@ impl Executor {
         name: &str,
         patch: &Value,
     ) -> Result<(), StepError> {
-        let params = self.caller.patch();
-        let request = Build::new(url(job, at)).patch(name, &params, &Patch::Merge(patch));
-        match self.caller.ask(request).await {
-            Ok(changed) => {
-                self.cache_group(job, at.0, &changed);
-                Ok(())
-            }
-            Err(failure) => {
-                let fault = failure.into_fault();
-                if matches!(fault, Fault::Conflict(_) | Fault::Missing { .. }) {
-                    self.reread(job, at).await?;
-                }
-                Err(refuse(fault, REFUSED, Blocked::GangChange))
-            }
+        let requests = self.group_requests(job, at);
+        let changed = |changed: &Group| self.written(job, at.0, changed);
+        let result = requests.patch((name, None), patch, Response::Object, changed);
+        let Err(fault) = result.await else {
+            return Ok(());
+        };
+        if matches!(fault, Fault::Conflict(_) | Fault::Missing { .. }) {
+            self.reread(job, at).await?;
         }
+        Err(refuse(fault, REFUSED, Blocked::GangChange))
     }
 
     /// Reads a group that the watch doesn't show, before a retry.
@@ -110,10 +89,11 @@ impl Executor {
         job: &J,
         at: Address,
     ) -> Result<(), StepError> {
+        let existing = |seen: &Group| group_view(seen, at.0, self.parent);
+        let requests = self.group_requests(job, at);
+        let found = requests.find(&job.name_any(), existing).await;
+        found.map_err(StepError::Fault)?;
         let groups = &self.children.groups;
-        if let Some(view) = self.read_group(job, at).await? {
-            groups.of_kind(at.0).found(view);
-        }
         groups.sought(&key(job), uid(job), at.0);
         Ok(())
     }
@@ -138,18 +118,25 @@ impl Executor {
         name: &str,
         of: Uid,
     ) -> Result<(), StepError> {
-        let index = self.children.groups.of_kind(at.0);
-        let how = training_core::Deletion::Graceful;
-        self.delete_at(super::uid(job), &url(job, at), (name, of), how, index)
-            .await
+        let requests = self.group_requests(job, at);
+        deleted(requests.delete(name, of, DeleteParams::default()).await)
     }
 
-    /// Stores the written group without waiting for the watch.
-    fn cache_group<J: Resource<DynamicType = ()>>(&self, job: &J, kind: GroupKind, made: &Group) {
-        if let Some(view) = seen_view(made, kind, self.parent) {
-            let owned = Self::owned(job, uid(job), view);
-            let index = self.children.groups.of_kind(kind);
-            index.written(owned, Instant::now());
-        }
+    fn group_requests<J: Resource<DynamicType = ()>>(
+        &self,
+        job: &J,
+        at: Address,
+    ) -> ChildRequests<'_, GroupView> {
+        self.requests_at(job, url(job, at), self.children.groups.of_kind(at.0))
+    }
+
+    /// Returns the index's entry of a written group.
+    fn written<J: Resource<DynamicType = ()>>(
+        &self,
+        job: &J,
+        kind: GroupKind,
+        made: &Group,
+    ) -> Option<Owned<GroupView>> {
+        Some(Self::owned(job, seen_view(made, kind, self.parent)?))
     }
 }

@@ -3,19 +3,19 @@
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use kube::Resource;
-use kube::api::{DeleteParams, Patch, PropagationPolicy};
-use kube::core::Request as Build;
+use kube::api::{DeleteParams, PropagationPolicy};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::time::Instant;
 use training_core::{Blocked, Object, ObjectKind, ObjectView, Stall, Step, Uid};
 
 use super::outcome::{Refusal, StepError, refuse};
-use super::{Executor, uid};
-use crate::caller::Failure;
+use super::{Executor, deleted};
+use crate::caller::{Answer, Failure, Response};
 use crate::fault::{Denial, Fault};
 use crate::feed::object::{SlimBatch, SlimConfigMap, SlimWholeService, Whole, object_view};
-use crate::feed::slim::{Owned, controller};
+use crate::feed::slim::controller;
+use crate::requests::CreateError;
 
 /// The published event reason of a name conflict.
 const TAKEN: &str = "ErrResourceExists";
@@ -26,29 +26,58 @@ impl Executor {
         job: &J,
         object: &Object,
     ) -> Result<(), StepError> {
-        let answer = match object {
-            Object::Service(service) => self.caller.create(&**service).await,
-            Object::ConfigMap(config) => self.caller.create(config).await,
-            Object::Job(batch) => self.caller.create(&**batch).await,
-            Object::Secret(secret) => return self.create_secret(secret).await,
-        };
-        match answer {
-            Ok(answer) => {
-                let identity = answer.identity();
-                let view =
-                    identity.and_then(|(uid, version)| ObjectView::made(object, uid, version));
-                self.cache_object(job, view);
-                Ok(())
+        match object {
+            Object::Service(service) => {
+                self.create_child::<Service, SlimWholeService>(job, object, &**service)
+                    .await
             }
-            Err(Failure::Exists(_)) => match object {
-                Object::Service(_) => self.found::<Service, SlimWholeService>(job, object).await,
-                Object::ConfigMap(_) => self.found::<ConfigMap, SlimConfigMap>(job, object).await,
-                Object::Job(_) | Object::Secret(_) => {
-                    self.found::<Job, SlimBatch>(job, object).await
-                }
-            },
-            Err(Failure::Fault(fault)) => Err(refuse(fault, refused(object), Blocked::All)),
+            Object::ConfigMap(config) => {
+                self.create_child::<ConfigMap, SlimConfigMap>(job, object, config)
+                    .await
+            }
+            Object::Job(batch) => {
+                self.create_child::<Job, SlimBatch>(job, object, &**batch)
+                    .await
+            }
+            Object::Secret(secret) => self.create_secret(secret).await,
         }
+    }
+
+    async fn create_child<K, S>(
+        &self,
+        job: &impl Resource<DynamicType = ()>,
+        object: &Object,
+        body: &impl Serialize,
+    ) -> Result<(), StepError>
+    where
+        K: Resource<DynamicType = ()>,
+        S: Whole + DeserializeOwned,
+    {
+        let requests = self.requests::<K, _>(job, self.children.objects.of_kind(S::KIND));
+        let created = |answer: &Answer| {
+            let (uid, version) = answer.identity()?;
+            Some(Self::owned(job, ObjectView::made(object, uid, version)?))
+        };
+        let existing = |seen: &S| {
+            let labels = seen.meta().labels.as_ref();
+            let watched = labels.is_some_and(|l| l.contains_key(crate::feed::object::SELECTOR));
+            object_view(seen, self.parent).filter(|_| watched)
+        };
+        let name = object.name();
+        let result = requests.create((&name, body), Response::Metadata, created, existing);
+        result.await.map_err(|error| match error {
+            CreateError::Refused(fault) => refuse(fault, refused(object), Blocked::All),
+            CreateError::Fault(fault) => StepError::Fault(fault),
+            CreateError::Exists => StepError::Found,
+            CreateError::Taken { holder, .. } => {
+                let owner = controller(holder.meta());
+                taken(
+                    object,
+                    job,
+                    owner.map(|o| (o.kind.as_str(), o.name.as_str())),
+                )
+            }
+        })
     }
 
     /// Recreates the Secret that the job's status names, unless it still exists.
@@ -60,13 +89,6 @@ impl Executor {
         match self.create_object(job, secret).await {
             Err(StepError::Taken(_)) => Ok(()),
             made => made,
-        }
-    }
-
-    fn cache_object<J: Resource<DynamicType = ()>>(&self, job: &J, view: Option<ObjectView>) {
-        if let Some(view) = view {
-            let index = self.children.objects.of_kind(view.kind);
-            index.created(Self::owned(job, uid(job), view), Instant::now());
         }
     }
 
@@ -91,40 +113,6 @@ impl Executor {
             )),
             Err(Failure::Fault(fault)) => Err(refuse(fault, "FailedCreateSecret", Blocked::All)),
         }
-    }
-
-    /// Handles a name conflict: the holder is an object of the job that was not seen yet, or a foreign one.
-    async fn found<K, S>(
-        &self,
-        job: &impl Resource<DynamicType = ()>,
-        object: &Object,
-    ) -> Result<(), StepError>
-    where
-        K: Resource<DynamicType = ()>,
-        S: Whole + DeserializeOwned,
-    {
-        let name = object.name();
-        let seen: S = self.read::<K, _>(job, &name).await?;
-        let owner = uid(job);
-        let ours = object_view(&seen, self.parent).filter(|found| found.owner == owner);
-        let watched = seen
-            .meta()
-            .labels
-            .as_ref()
-            .is_some_and(|l| l.contains_key(crate::feed::object::SELECTOR));
-        if let Some(found) = ours.filter(|_| watched) {
-            let index = self.children.objects.of_kind(found.view.kind);
-            return Err(if index.found(found) {
-                StepError::Found
-            } else {
-                super::name_freed(&name)
-            });
-        }
-        Err(taken(
-            object,
-            job,
-            controller(seen.meta()).map(|o| (o.kind.as_str(), o.name.as_str())),
-        ))
     }
 
     /// Sends a merge patch with the version that it is based on, and stores the answer.
@@ -163,27 +151,11 @@ impl Executor {
         K: Resource<DynamicType = ()>,
         S: Whole + DeserializeOwned,
     {
-        let params = self.caller.patch();
-        let build = Build::new(K::url_path(&(), job.meta().namespace.as_deref()));
-        let patch = Patch::Merge(patch);
-        let request = match subresource {
-            Some(part) => build.patch_subresource(part, name, &params, &patch),
-            None => build.patch(name, &params, &patch),
-        };
-        match self.caller.ask::<S>(request).await {
-            Ok(seen) => {
-                if let Some(Owned { key, owner, view }) = object_view(&seen, self.parent) {
-                    let index = self.children.objects.of_kind(view.kind);
-                    index.written(Owned { key, owner, view }, Instant::now());
-                }
-                Ok(())
-            }
-            Err(failure) => Err(refuse(
-                failure.into_fault(),
-                "FailedUpdate",
-                Blocked::Change,
-            )),
-        }
+        let requests = self.requests::<K, _>(job, self.children.objects.of_kind(S::KIND));
+        let changed = |seen: &S| object_view(seen, self.parent);
+        let result = requests.patch((name, subresource), patch, Response::Object, changed);
+        let refuse = |fault| refuse(fault, "FailedUpdate", Blocked::Change);
+        result.await.map_err(refuse)
     }
 
     /// Deletes an object; the pods of a Job are deleted with it.
@@ -204,9 +176,8 @@ impl Executor {
             propagation_policy: Some(PropagationPolicy::Background),
             ..DeleteParams::default()
         };
-        let index = self.children.objects.of_kind(kind);
-        self.delete_with(super::uid(job), &url, (name, of), params, index)
-            .await
+        let requests = self.requests_at(job, url, self.children.objects.of_kind(kind));
+        deleted(requests.delete(name, of, params).await)
     }
 }
 

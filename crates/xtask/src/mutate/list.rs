@@ -145,10 +145,10 @@ pub const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "a taken name is adopted",
-        file: EXECUTOR,
-        from: "view.filter(|v| v.owner == owner)",
-        to: "view",
-        tests: WRITES,
+        file: "crates/training-runtime/src/requests.rs",
+        from: "existing(&holder).filter(|owned| owned.owner == self.owner)",
+        to: "existing(&holder)",
+        tests: RUNTIME,
     },
     Mutation {
         name: "own creates are not kept through a list",

@@ -9,9 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResource;
 use kube::Resource;
 use kube::core::{NamespaceResourceScope, ObjectMeta};
 use tokio::sync::watch;
-use tokio::time::Instant;
 use training_core::Uid;
-use training_runtime::caller::Deleted;
 use training_runtime::controller::Controller;
 use training_runtime::feed::child::Child;
 use training_runtime::feed::index::Index;
@@ -188,18 +186,6 @@ impl Cache {
             observed.objects.extend(objects);
         }
         observed
-    }
-
-    /// Records the deletion of a pod.
-    pub fn deleted_pod(&self, app: Uid, pod: Uid, what: Deleted) {
-        self.pods
-            .record_delete_response(app, pod, what, Instant::now());
-    }
-
-    /// Records the deletion of another object.
-    pub fn deleted_object(&self, app: Uid, kind: Kind, object: Uid, what: Deleted) {
-        let index = self.objects_of(kind);
-        index.record_delete_response(app, object, what, Instant::now());
     }
 
     /// True if pods or objects of an application disappeared without our action since the last call.

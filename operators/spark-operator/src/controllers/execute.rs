@@ -1,24 +1,21 @@
 //! Executes steps as API calls.
 
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, Patch, PropagationPolicy};
-use kube::core::Request as Build;
+use kube::api::{DeleteParams, PropagationPolicy};
 use kube::{Resource as _, ResourceExt as _};
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 use training_core::Uid;
-use training_runtime::caller::{BuiltRequest, Caller, Deleted, Failure, encode};
+use training_runtime::caller::{Caller, Deleted, Response};
 use training_runtime::executor::{WINDOW, run_steps};
 use training_runtime::fault::{Absent, Denial, Fault};
-use training_runtime::feed::child::Child;
-use training_runtime::feed::index::Index;
 use training_runtime::feed::slim::Owned;
+use training_runtime::requests::{ChildRequests, CreateError};
 
-use super::cache::{Cache, cached_object, cached_pod, is_watched};
+use super::cache::{Cache, CachedPod, Versioned, cached_object, cached_pod, is_watched};
 use super::stored::CachedApplication;
 use crate::label;
-use crate::lifecycle::observed::{Kind, Refusal, Refused};
+use crate::lifecycle::observed::{Kind, Object, Refusal, Refused};
 use crate::lifecycle::slim::{Owner, Pod, RunObject};
 use crate::lifecycle::step::{NewObject, Step};
 
@@ -171,19 +168,12 @@ impl StepRunner<'_> {
                     "annotations": map.metadata.annotations,
                 });
                 let changed = self.change(&map.name_any(), &meta, &json!(map.data)).await;
-                let changed = changed.map_err(StepError::Fault)?;
-                if let Some(owned) = cached_object(&changed, Kind::ConfigMap) {
-                    let index = self.cache.objects_of(Kind::ConfigMap);
-                    index.written(owned, Instant::now());
-                }
+                changed.map_err(StepError::Fault)?;
             }
             Step::DeletePod { name, uid } => {
-                let url = pods(&self.namespace());
                 let params = DeleteParams::default();
-                let deleted = self.caller.delete(&url, name, *uid, params).await;
-                let what = deleted.map_err(StepError::Fault)?;
-                self.cache.deleted_pod(self.uid, *uid, what);
-                return Ok(what.into());
+                let deleted = self.pods().delete(name, *uid, params).await;
+                return deleted.map(Done::from).map_err(StepError::Fault);
             }
             Step::Delete { kind, name, uid } => {
                 return self.delete(*kind, name, *uid).await.map(Done::from);
@@ -196,16 +186,31 @@ impl StepRunner<'_> {
         Ok(Done::Silently)
     }
 
+    fn pods(&self) -> ChildRequests<'_, Versioned<CachedPod>> {
+        ChildRequests {
+            caller: self.caller,
+            url: k8s_openapi::api::core::v1::Pod::url_path(&(), Some(&self.namespace())),
+            owner: self.uid,
+            index: &self.cache.pods,
+        }
+    }
+
+    fn objects(&self, kind: Kind) -> ChildRequests<'_, Versioned<Object>> {
+        ChildRequests {
+            caller: self.caller,
+            url: kind.url(&self.namespace()),
+            owner: self.uid,
+            index: self.cache.objects_of(kind),
+        }
+    }
+
     async fn delete(&self, kind: Kind, name: &str, uid: Uid) -> Result<Deleted, StepError> {
         let params = DeleteParams {
             propagation_policy: Some(PropagationPolicy::Background),
             ..DeleteParams::default()
         };
-        let url = kind.url(&self.namespace());
-        let deleted = self.caller.delete(&url, name, uid, params).await;
-        let what = deleted.map_err(StepError::Fault)?;
-        self.cache.deleted_object(self.uid, kind, uid, what);
-        Ok(what)
+        let deleted = self.objects(kind).delete(name, uid, params).await;
+        deleted.map_err(StepError::Fault)
     }
 
     async fn create(&self, new: &NewObject) -> Result<(), StepError> {
@@ -221,51 +226,36 @@ impl StepRunner<'_> {
         }
     }
 
-    /// Creates an object, and stores the response in the cache, before the watch reports it.
     async fn create_object(
         &self,
         kind: Kind,
         object: &impl Serialize,
         name: String,
     ) -> Result<(), StepError> {
-        let url = kind.url(&self.namespace());
-        let body = encode(object).map_err(|f| StepError::Fault(f.into_fault()))?;
-        let request = Build::new(&url).create(&self.caller.post(), body);
-        match self.answer(kind, request).await {
-            Ok(created) => {
-                if let Some(owned) = cached_object(&created, kind) {
-                    let index = self.cache.objects_of(kind);
-                    index.created(owned, Instant::now());
-                }
-                Ok(())
+        // Services: the address is read, too.
+        let response = match kind {
+            Kind::Service => Response::Object,
+            _ => Response::Metadata,
+        };
+        let cached = |object: &Any| cached_object(object, kind);
+        let requests = self.objects(kind);
+        let created = requests.create((&name, object), response, cached, cached);
+        match created.await {
+            Err(CreateError::Taken { holder, message }) => {
+                self.taken(kind, object, &name, (*holder, message)).await
             }
-            Err(Failure::Exists(message)) => self.exists(kind, &url, object, &name, message).await,
-            Err(Failure::Fault(fault)) => Err(refuse(fault)),
+            result => result.map_err(not_created),
         }
     }
 
-    /// Sends a request. For Services it reads the address, for other kinds only metadata.
-    async fn answer(&self, kind: Kind, request: BuiltRequest) -> Result<Any, Failure> {
-        if kind == Kind::Service {
-            self.caller.ask(request).await
-        } else {
-            self.caller.call(request).await
-        }
-    }
-
-    /// Handles a name that exists: an object of this run that the cache lacks, or a foreign one.
-    async fn exists(
+    /// Handles a name that another object has: one of this application that the cache doesn't hold, or a foreign one.
+    async fn taken(
         &self,
         kind: Kind,
-        url: &str,
         object: &impl Serialize,
         name: &str,
-        message: String,
+        (existing, message): (Any, String),
     ) -> Result<(), StepError> {
-        let read = self.caller.find::<Any>(url, name);
-        let Some(existing) = read.await.map_err(StepError::Fault)? else {
-            return Err(StepError::Fault(Fault::Conflict(message)));
-        };
         let mine = |uid: &str| Uid::parse(uid) == Some(self.uid);
         if !existing.owner().is_some_and(|owner| mine(owner.uid)) {
             if self.is_of_a_namesake(existing.owner()) {
@@ -280,9 +270,6 @@ impl StepRunner<'_> {
             );
             return Err(StepError::Refused(Refusal::Transient, text));
         }
-        if let Some(owned) = cached_object(&existing, kind) {
-            return Err(found(self.cache.objects_of(kind), owned, message));
-        }
         if kind != Kind::ConfigMap {
             // Another operator created it for a former run, without recording which.
             let uid = existing.uid().as_deref().and_then(Uid::parse);
@@ -294,15 +281,16 @@ impl StepRunner<'_> {
             .map_err(|error| StepError::Fault(Fault::Bug(error.to_string())))?;
         let meta = json!({"uid": existing.uid(), "resourceVersion": existing.resource_version()});
         let changed = self.change(name, &meta, &change["data"]).await;
-        changed.map(drop).map_err(refuse)
+        changed.map_err(refuse)
     }
 
     /// Replaces the data of a ConfigMap, if its uid and resource version still match.
-    async fn change(&self, name: &str, meta: &Value, data: &Value) -> Result<Any, Fault> {
-        let url = Kind::ConfigMap.url(&self.namespace());
-        let change = json!({"metadata": meta, "data": data});
-        let request = Build::new(&url).patch(name, &self.caller.patch(), &Patch::Merge(&change));
-        self.caller.call(request).await.map_err(Failure::into_fault)
+    async fn change(&self, name: &str, meta: &Value, data: &Value) -> Result<(), Fault> {
+        let (kind, change) = (Kind::ConfigMap, json!({"metadata": meta, "data": data}));
+        let changed = |object: &Any| cached_object(object, kind);
+        let requests = self.objects(kind);
+        let patched = requests.patch((name, None), &change, Response::Metadata, changed);
+        patched.await
     }
 
     /// True if it belongs to a former application of this name, so that garbage collection is about to delete it.
@@ -317,59 +305,38 @@ impl StepRunner<'_> {
     /// # Errors
     /// If the read fails.
     pub async fn find_driver(&self, name: &str) -> Result<bool, Fault> {
-        let url = pods(&self.namespace());
-        let existing = self.caller.find::<Pod>(&url, name).await?;
-        let ours = existing.as_ref().filter(|existing| is_watched(existing));
-        let ours = ours
-            .and_then(cached_pod)
-            .filter(|pod| pod.owner == self.uid);
-        Ok(ours.is_some_and(|pod| self.cache.pods.found(pod)))
+        self.pods().find(name, watched_pod).await
     }
 
     async fn create_driver(&self, pod: &k8s_openapi::api::core::v1::Pod) -> Result<(), StepError> {
-        let url = pods(&self.namespace());
-        let body = encode(pod).map_err(|f| StepError::Fault(f.into_fault()))?;
-        let request = Build::new(&url).create(&self.caller.post(), body);
-        match self.caller.ask::<Pod>(request).await {
-            Ok(created) => {
-                if let Some(owned) = cached_pod(&created) {
-                    self.cache.pods.created(owned, Instant::now());
-                }
-                Ok(())
+        let name = pod.name_any();
+        let requests = self.pods();
+        let created = requests.create((&name, pod), Response::Object, cached_pod, watched_pod);
+        created.await.map_err(|error| match error {
+            CreateError::Taken { holder, message } if self.is_of_a_namesake(holder.owner()) => {
+                StepError::Fault(Fault::Conflict(message))
             }
-            Err(Failure::Exists(message)) => {
-                let name = pod.name_any();
-                let read = self.caller.find::<Pod>(&url, &name);
-                let Some(existing) = read.await.map_err(StepError::Fault)? else {
-                    return Err(StepError::Fault(Fault::Conflict(message)));
-                };
-                let ours = cached_pod(&existing).filter(|owned| owned.owner == self.uid);
-                match ours.filter(|_| is_watched(&existing)) {
-                    Some(owned) => Err(found(&self.cache.pods, owned, message)),
-                    None if self.is_of_a_namesake(existing.owner()) => {
-                        Err(StepError::Fault(Fault::Conflict(message)))
-                    }
-                    None => Err(StepError::Taken(name)),
-                }
-            }
-            Err(Failure::Fault(fault)) => Err(refuse(fault)),
-        }
+            CreateError::Taken { .. } => StepError::Taken(name),
+            error => not_created(error),
+        })
     }
+}
+
+/// Returns the cache's entry of a pod that the watch selects.
+fn watched_pod(pod: &Pod) -> Option<Owned<Versioned<CachedPod>>> {
+    cached_pod(pod).filter(|_| is_watched(pod))
 }
 
 /// Any object; the caller knows its kind.
 type Any = RunObject<k8s_openapi::api::core::v1::ConfigMap>;
 
-fn pods(namespace: &str) -> String {
-    k8s_openapi::api::core::v1::Pod::url_path(&(), Some(namespace))
-}
-
-/// Adds the run's own object to the cache, unless it has been deleted by now.
-fn found<V: Child>(index: &Index<V>, owned: Owned<V>, message: String) -> StepError {
-    if index.found(owned) {
-        StepError::Found
-    } else {
-        StepError::Fault(Fault::Conflict(message))
+/// Returns why a step that creates an object failed.
+fn not_created<T>(error: CreateError<T>) -> StepError {
+    match error {
+        CreateError::Refused(fault) => refuse(fault),
+        CreateError::Fault(fault) => StepError::Fault(fault),
+        CreateError::Exists => StepError::Found,
+        CreateError::Taken { message, .. } => StepError::Fault(Fault::Conflict(message)),
     }
 }
 

@@ -6,21 +6,20 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use k8s_openapi::jiff::Timestamp;
 use k8s_openapi::jiff::tz::TimeZone;
 use kube::api::{DeleteParams, PropagationPolicy};
-use kube::core::Request as Build;
 use kube::{Resource, ResourceExt as _};
 use serde::Deserialize;
 use tokio::sync::watch;
-use tokio::time::Instant;
 use training_core::patch::merge_patch;
 use training_core::slim::slim_meta;
 use training_core::{Action, Note, Phase, Plan, Progress, StatusWrite, Stored, Uid, Urgency};
-use training_runtime::caller::{Caller, Failure, encode};
+use training_runtime::caller::{Caller, Response};
 use training_runtime::controller::Controller;
 use training_runtime::fault::Fault;
 use training_runtime::feed::index::Index;
 use training_runtime::feed::slim::Owned;
 use training_runtime::feed::{self, Source};
 use training_runtime::key::{JobKey, Scope};
+use training_runtime::requests::{ChildRequests, CreateError};
 use training_runtime::worker::{Outcome, Past, PlanOf, Planner, Subject};
 
 use super::cache::{CachedChild, Versioned, versioned};
@@ -181,50 +180,34 @@ impl Schedules {
         step: &Step,
     ) -> Result<(), Fault> {
         let namespace = subject.object.namespace().unwrap_or_default();
-        let url = SparkApplication::url_path(&(), Some(&namespace));
+        let requests = ChildRequests {
+            caller: &self.caller,
+            url: SparkApplication::url_path(&(), Some(&namespace)),
+            owner: subject.uid,
+            index: &self.runs,
+        };
         match step {
-            Step::Create(name) => self.create(subject, &url, name).await,
+            Step::Create(name) => {
+                let run = run(subject.object, name);
+                // The next scheduled time may come before the watch reports it.
+                let created =
+                    requests.create((name, &run), Response::Object, cached_run, cached_run);
+                match created.await {
+                    // It exists: the same run, created before the status could say so.
+                    Ok(()) | Err(CreateError::Exists) => Ok(()),
+                    Err(CreateError::Taken { message, .. }) => Err(Fault::Conflict(format!(
+                        "{message}, and it is not of this schedule"
+                    ))),
+                    Err(CreateError::Refused(fault) | CreateError::Fault(fault)) => Err(fault),
+                }
+            }
             Step::Delete { name, uid } => {
                 let params = DeleteParams {
                     propagation_policy: Some(PropagationPolicy::Background),
                     ..DeleteParams::default()
                 };
-                let what = self.caller.delete(&url, name, *uid, params).await?;
-                let now = Instant::now();
-                self.runs
-                    .record_delete_response(subject.uid, *uid, what, now);
-                Ok(())
+                requests.delete(name, *uid, params).await.map(drop)
             }
-        }
-    }
-
-    async fn create(
-        &self,
-        subject: Subject<'_, ScheduledSparkApplication>,
-        url: &str,
-        name: &str,
-    ) -> Result<(), Fault> {
-        let body = encode(&run(subject.object, name)).map_err(Failure::into_fault)?;
-        let request = Build::new(url).create(&self.caller.post(), body);
-        match self.caller.ask::<SlimApp>(request).await {
-            Ok(created) => {
-                // The next scheduled time may come before the watch reports it.
-                if let Some(owned) = cached_run(&created) {
-                    self.runs.created(owned, Instant::now());
-                }
-                Ok(())
-            }
-            Err(Failure::Exists(message)) => {
-                let existing = self.caller.find::<SlimApp>(url, name).await?;
-                // The same run, created before the status could say so.
-                let ours = |run: Owned<Versioned<CachedRun>>| run.owner == subject.uid;
-                if existing.as_ref().and_then(cached_run).is_some_and(ours) {
-                    return Ok(());
-                }
-                let text = format!("{message}, and it is not of this schedule");
-                Err(Fault::Conflict(text))
-            }
-            Err(Failure::Fault(fault)) => Err(fault),
         }
     }
 }
