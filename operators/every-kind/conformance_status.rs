@@ -3,7 +3,7 @@
 use super::ranks::{by_role, counts, succeed, worker};
 use crate::scene::{CHIEF, CHIEF_DECIDES, CHIEF_ROLE, FAILED, KIND, KindWorld, Scene, pt, world};
 use serde_json::json;
-use training_core::{JobState, Memory, PodPhase};
+use training_core::{DurableState, JobState, PodPhase};
 
 fn last(world: &KindWorld) -> String {
     world.conditions().pop().unwrap()
@@ -36,8 +36,8 @@ fn success_and_failure_are_ends_and_suspension_is_none() {
     let with = |type_: &str| {
         let status = json!({"conditions": [{"type": type_, "status": "True", "reason": "R", "message": "m"}]});
         let status: training_api::JobStatus = serde_json::from_value(status).unwrap();
-        let memory: Memory = status.durable_state();
-        memory.is_finished()
+        let state: DurableState = status.durable_state();
+        state.is_finished()
     };
     assert!(with("Succeeded") && with("Failed"));
     assert!(!with("Suspended") && !with("Running") && !with("Created") && !with("Restarting"));
@@ -74,7 +74,7 @@ fn a_job_whose_pods_all_run_says_so_and_when_it_began() {
         (running.type_.as_str(), running.reason.as_deref()),
         ("Running", Some(&*format!("{}Running", KIND.name)))
     );
-    assert_eq!(world.memory().started, Some(began));
+    assert_eq!(world.state().started, Some(began));
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn nothing_is_running_once_it_has_ended() {
         }
         world.settle();
         assert_eq!(world.conditions(), ["Created=True", "Running=False", end]);
-        assert_eq!(world.memory().completed, Some(world.now));
+        assert_eq!(world.state().completed, Some(world.now));
     }
 }
 

@@ -36,7 +36,7 @@ fn replacements(limit: i32, code: i32) -> usize {
         while let (None, Some(wake), false) = (
             world.pod(worker(0)),
             world.plan().requeue_at,
-            world.memory().is_finished(),
+            world.state().is_finished(),
         ) {
             world.now = wake;
             world.settle();
@@ -46,9 +46,9 @@ fn replacements(limit: i32, code: i32) -> usize {
             .iter()
             .filter(|w| **w == format!("create pod {}", worker(0)))
             .count();
-        if world.memory().is_finished() {
+        if world.state().is_finished() {
             assert_eq!(message(&world), BACKOFF);
-            assert_eq!(world.memory().completed, Some(world.now));
+            assert_eq!(world.state().completed, Some(world.now));
             return made;
         }
     }
@@ -150,7 +150,7 @@ fn b_088_a_quiet_job_ends_at_its_deadline_to_the_second() {
     world.settle();
     world.run_all();
     world.settle();
-    let start = world.memory().started.unwrap();
+    let start = world.state().started.unwrap();
     let wake = world.plan().requeue_at.unwrap();
     assert_eq!((wake - start).get_seconds(), 60);
     world.tick(59);
@@ -180,15 +180,15 @@ fn b_088_a_job_whose_spec_becomes_invalid_ends_at_its_deadline_also_beyond_its_l
     let mut world = world(pt(1).run_policy("activeDeadlineSeconds", 100)).started();
     world.fail(worker(0), 1);
     world.settle();
-    assert_eq!(world.memory().counted_failures, 1);
+    assert_eq!(world.state().counted_failures, 1);
     world.set(&format!("{WORKER}/replicas"), json!(-1));
     world.set("/spec/runPolicy/backoffLimit", json!(0));
     world.settle();
-    assert!(!world.memory().is_finished(), "{:?}", world.conditions());
+    assert!(!world.state().is_finished(), "{:?}", world.conditions());
     let left = world.plan().requeue_at.unwrap() - world.now;
     world.tick(left.get_seconds());
     world.settle();
-    assert!(world.memory().is_finished(), "{:?}", world.conditions());
+    assert!(world.state().is_finished(), "{:?}", world.conditions());
     assert_eq!(world.plan().requeue_at, None);
 }
 
@@ -433,7 +433,7 @@ fn i_20_the_status_of_a_thousand_restarted_workers_stays_small_and_all_come_back
         }
     }
     assert_eq!(
-        world.memory().counted_failures,
+        world.state().counted_failures,
         1_000,
         "every failure counts once"
     );
@@ -461,10 +461,10 @@ fn i_20_thousands_of_workers_that_fail_at_once_fit_into_one_status() {
 
 #[test]
 fn i_20_the_indices_of_ten_thousand_scattered_successes_stay_small() {
-    let mut memory = training_core::Memory::default();
-    let set = memory.finished.entry("worker".to_owned()).or_default();
+    let mut state = training_core::DurableState::default();
+    let set = state.finished.entry("worker".to_owned()).or_default();
     (0..10_000).step_by(2).for_each(|index| set.insert(index));
-    let status = training_api::JobStatus::default().report(&memory);
+    let status = training_api::JobStatus::default().report(&state);
     assert!(status.finished_indices["worker"].len() <= 8 * 1024);
     assert!(status.durable_state().has_finished("worker", 1_000));
 }

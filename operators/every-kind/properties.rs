@@ -56,14 +56,14 @@ fn hosts<F: Framework>(_: &F) -> &'static [ObjectKind] {
 
 /// The job's state, without times.
 fn standing(world: &KindWorld) -> String {
-    let memory = world.memory();
-    let conditions = memory.conditions.iter();
+    let state = world.state();
+    let conditions = state.conditions.iter();
     let conditions: Vec<_> = conditions.map(|c| (&c.type_, &c.status)).collect();
     let pods = world.pods();
     let pods: Vec<_> = pods
         .map(|(name, p)| (name, p.phase, p.attempt, p.terminating))
         .collect();
-    let counts = (&memory.counts, memory.counted_failures, memory.recreated);
+    let counts = (&state.counts, state.counted_failures, state.recreated);
     let objects = (world.services(), world.object_names());
     format!("{conditions:?} {pods:?} {counts:?} {objects:?}")
 }
@@ -177,7 +177,7 @@ proptest! {
         prop_assert!(world.breaches.is_empty(), "{:?} at rest", world.breaches);
         world.run_until_settled(true);
         prop_assert!(world.breaches.is_empty(), "{:?} at the end", world.breaches);
-        let ended = world.memory().is_finished();
+        let ended = world.state().is_finished();
         let waits = world.job().is_none_or(|job| {
             let roles = framework().roles(job);
             let decides = roles.is_ok_and(|r| r.iter().any(|r| r.is_master && r.replicas > 0));

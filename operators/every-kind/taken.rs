@@ -147,7 +147,7 @@ fn b_040_a_job_waits_for_a_name_that_somebody_else_has_and_goes_on_when_it_is_fr
         for _ in 0..3 {
             world.reconciles(5);
             assert_eq!(first(&world), "Stalled=True NameConflict");
-            assert!(!world.memory().is_finished());
+            assert!(!world.state().is_finished());
             assert!(world.writes.iter().all(|w| !w.starts_with("delete")));
             world.tick(3600);
         }

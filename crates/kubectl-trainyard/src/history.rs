@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use spark_operator::api::{ScheduledSparkApplicationStatus, SparkApplicationStatus};
 use training_api::JobCondition;
-use training_core::ReplicaMemory;
+use training_core::ReplicaRestarts;
 
 use crate::cluster::Cluster;
 use crate::job::Job;
@@ -108,18 +108,18 @@ fn of_event(event: &Event) -> Option<Entry> {
 }
 
 fn training(job: &Job, replicas: &Replicas) -> Vec<Entry> {
-    let memory = state::memory(job, replicas);
-    let mut all: Vec<Entry> = memory.conditions.iter().filter_map(of_condition).collect();
-    let attempt = |who: String, memory: &ReplicaMemory| {
+    let state = state::durable_state(job, replicas);
+    let mut all: Vec<Entry> = state.conditions.iter().filter_map(of_condition).collect();
+    let attempt = |who: String, state: &ReplicaRestarts| {
         // The first attempt has the number 0.
-        let text = format!("attempt {} of {who}", memory.attempt.saturating_add(1));
-        Some(Entry::new(memory.decided?, "attempt", text))
+        let text = format!("attempt {} of {who}", state.attempt.saturating_add(1));
+        Some(Entry::new(state.decided?, "attempt", text))
     };
-    let gang = memory.gang_restart.as_ref();
+    let gang = state.gang_restart.as_ref();
     all.extend(gang.and_then(|m| attempt("all pods".to_owned(), m)));
-    let replicas = memory.replicas.iter();
+    let replicas = state.replicas.iter();
     all.extend(replicas.filter_map(|((role, index), m)| attempt(format!("{role}-{index}"), m)));
-    if let Some(failure) = &memory.last_failure {
+    if let Some(failure) = &state.last_failure {
         let message = failure.message.clone().unwrap_or_default();
         let text = format!("{}: {message}", state::brief(failure));
         let time = failure.time.as_ref();

@@ -13,7 +13,7 @@ use pytorch_operator::PyTorch;
 use serde_json::Value;
 use spark_operator::{ScheduledSparkApplication, SparkApplication, api, controllers::Spark};
 use tf_operator::TensorFlow;
-use training_core::{Framework, Memory, TrainingJob as _};
+use training_core::{DurableState, Framework, TrainingJob as _};
 use training_runtime::entry::{self, NoArgs};
 use training_runtime::run::Operator as _;
 use xgboost_operator::XGBoost;
@@ -73,7 +73,7 @@ pub struct Replicas {
     /// The values of `managedBy` for which its operator reconciles a job.
     pub managers: &'static [&'static str],
     /// Reinterprets a status that another operator wrote.
-    pub reread: fn(&mut Memory),
+    pub reread: fn(&mut DurableState),
     /// Renders a manifest as its operator would.
     pub render: Renderer,
 }

@@ -8,7 +8,7 @@ use spark_operator::api::{ScheduledSparkApplicationStatus, State as AppState};
 use spark_operator::defaults;
 use spark_operator::lifecycle::retry::{self, Retry};
 use training_api::RunPolicy;
-use training_core::{Phase, ReplicaMemory, restart};
+use training_core::{Phase, ReplicaRestarts, restart};
 
 use crate::job::Job;
 use crate::kinds::{Replicas, Shape};
@@ -28,7 +28,7 @@ pub fn of(job: &Job, phase: Phase, now: Timestamp) -> Vec<String> {
 }
 
 fn training(job: &Job, replicas: &Replicas, phase: Phase, now: Timestamp) -> Vec<String> {
-    let memory = state::memory(job, replicas);
+    let state = state::durable_state(job, replicas);
     let policy: RunPolicy = serde_json::from_value(job.policy().clone()).unwrap_or_default();
     let mut next = Vec::new();
     if phase.is_finished() {
@@ -36,7 +36,7 @@ fn training(job: &Job, replicas: &Replicas, phase: Phase, now: Timestamp) -> Vec
         let ttl = policy
             .ttl_seconds_after_finished
             .filter(|_| job.kind.name() != "MPIJob");
-        let ends = ttl.zip(memory.completed);
+        let ends = ttl.zip(state.completed);
         let at = ends.and_then(|(ttl, ended)| time::after(ended, ttl.into()));
         next.extend(at.map(|at| {
             format!(
@@ -49,11 +49,11 @@ fn training(job: &Job, replicas: &Replicas, phase: Phase, now: Timestamp) -> Vec
     if phase == Phase::Suspended {
         return next;
     }
-    let due = |m: &ReplicaMemory| restart::not_before(Some(m)).filter(|at| *at > now);
-    if let Some(at) = memory.gang_restart.as_ref().and_then(due) {
+    let due = |m: &ReplicaRestarts| restart::not_before(Some(m)).filter(|at| *at > now);
+    if let Some(at) = state.gang_restart.as_ref().and_then(due) {
         next.push(format!("all pods restart {}", time::upcoming(at, now)));
     }
-    for ((role, index), replica) in memory.replicas.iter().take(MAX_REPLICAS) {
+    for ((role, index), replica) in state.replicas.iter().take(MAX_REPLICAS) {
         if let Some(at) = due(replica) {
             next.push(format!(
                 "{role}-{index} restarts {}",
@@ -62,14 +62,14 @@ fn training(job: &Job, replicas: &Replicas, phase: Phase, now: Timestamp) -> Vec
         }
     }
     if let Some(limit) = policy.backoff_limit {
-        let used = memory
+        let used = state
             .counted_failures
-            .saturating_add(memory.container_restarts);
+            .saturating_add(state.container_restarts);
         if used > 0 {
             next.push(format!("{used} of {limit} restarts used (backoffLimit)"));
         }
     }
-    let deadline = policy.active_deadline_seconds.zip(memory.started);
+    let deadline = policy.active_deadline_seconds.zip(state.started);
     let at = deadline.and_then(|(seconds, start)| time::after(start, seconds));
     next.extend(at.map(|at| {
         format!(

@@ -200,16 +200,16 @@ fn training<F: Lifecycle>(
             break;
         }
     }
-    let memory = job
+    let state = job
         .status()
         .map(JobState::durable_state)
         .unwrap_or_default();
-    let failed = memory
+    let failed = state
         .conditions
         .iter()
         .find(|c| c.holds(ConditionType::Failed));
     rendered.refused = failed.map(|c| c.message.clone().unwrap_or_default());
-    if memory.holds(ConditionType::Suspended) {
+    if state.holds(ConditionType::Suspended) {
         let text = "the job is suspended: the operator creates nothing until it is resumed";
         rendered.notes.push(Note::warning("Suspended", text));
     }

@@ -6,7 +6,7 @@ use spark_operator::api::{
 };
 use training_api::{JobStatus, LastFailure, labels};
 use training_core::plan::draft::{clean, shorten, shorten_front};
-use training_core::{Cause, JobState as _, Memory, Phase, reasons};
+use training_core::{Cause, DurableState, JobState as _, Phase, reasons};
 
 use crate::job::Job;
 use crate::kinds::{Replicas, Shape};
@@ -81,23 +81,23 @@ pub fn of(job: &Job) -> State {
 }
 
 /// Returns what the operator of a kind with replica specs stored in the status.
-pub fn memory(job: &Job, replicas: &Replicas) -> Memory {
-    let mut memory = job.status::<JobStatus>().durable_state();
-    (replicas.reread)(&mut memory);
-    memory
+pub fn durable_state(job: &Job, replicas: &Replicas) -> DurableState {
+    let mut state = job.status::<JobStatus>().durable_state();
+    (replicas.reread)(&mut state);
+    state
 }
 
 fn training(job: &Job, replicas: &Replicas) -> State {
-    let memory = memory(job, replicas);
-    let failure = memory.last_failure.as_ref();
+    let durable = durable_state(job, replicas);
+    let failure = durable.last_failure.as_ref();
     let state = |phase, text: &str, why| State {
         phase,
         text: text.to_owned(),
         since: None,
-        ready: memory.ready.clone(),
+        ready: durable.ready.clone(),
         why,
     };
-    let Some((phase, condition)) = Phase::of_conditions(&memory.conditions) else {
+    let Some((phase, condition)) = Phase::of_conditions(&durable.conditions) else {
         return State {
             since: job.created(),
             ..state(Phase::NoStatus, "NO STATUS", Some(no_status(job)))

@@ -8,7 +8,7 @@
 //! 3. The runtime executes the plan. Nothing else talks to the API server.
 //!
 //! A framework answers three questions ([`Framework::roles`], [`Framework::env`], [`Framework::judge`]). Everything else is shared.
-//! [`Memory`] holds the state that must survive a restart of the operator. It is stored in the job's status.
+//! [`DurableState`] holds the state that must survive a restart of the operator. It is stored in the job's status.
 
 mod kind;
 mod model;
@@ -28,12 +28,12 @@ pub use kind::replicas::{OtherTypes, Replicas};
 pub use model::autoscaler::{AutoscalerView, Autoscaling};
 pub use model::census::{Census, Slot, SlotState};
 pub use model::digest::Digest;
+pub use model::durable_state::{DurableState, JobState, ReplicaRestarts};
 pub use model::error::SpecError;
 pub use model::group::{
     Availabilities, Availability, Group, GroupKind, GroupView, Mark, scheduler_of_pod,
 };
 pub use model::indices::IndexSet;
-pub use model::memory::{JobState, Memory, ReplicaMemory};
 pub use model::notes::{ForgedPod, Note, Severity};
 pub use model::object::{
     BatchEnd, BatchPod, BatchView, Object, ObjectKind, ObjectView, SecretView,

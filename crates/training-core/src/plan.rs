@@ -29,8 +29,8 @@ use self::draft::{Draft, shorten};
 use crate::kind::check;
 use crate::kind::framework::{Framework, JobCx, Stored as _, TrainingJob};
 use crate::model::census::{Census, SlotState};
+use crate::model::durable_state::{DurableState, JobState};
 use crate::model::error::SpecError;
-use crate::model::memory::{JobState, Memory};
 use crate::model::notes::{ForgedPod, Note};
 use crate::model::object::BatchPod;
 use crate::model::observed::Observed;
@@ -118,10 +118,10 @@ fn decide<F: Lifecycle>(
         return Plan::default();
     }
     let old = job.status().cloned().unwrap_or_default();
-    let memory = old.durable_state();
-    let mut draft = Draft::new(memory, now);
-    F::Job::reread(&mut draft.memory);
-    if draft.memory.is_finished() {
+    let state = old.durable_state();
+    let mut draft = Draft::new(state, now);
+    F::Job::reread(&mut draft.state);
+    if draft.state.is_finished() {
         framework.clean_up(job, observed, &mut draft);
         lost::remove(&job.name_any(), Uid::of(job.meta()), observed, &mut draft);
         return draft.into_plan(&old, job.meta().generation);
@@ -129,8 +129,8 @@ fn decide<F: Lifecycle>(
     let foreign = gang::foreign(observed, &draft);
     // The spec is validated when a run starts. A later edit that makes it invalid neither stops the pods nor prevents a suspend.
     let suspended = job.run_policy().suspend == Some(true);
-    let resumes = !suspended && draft.memory.holds(ConditionType::Suspended);
-    let runs = draft.memory.started.is_some() && !resumes;
+    let resumes = !suspended && draft.state.holds(ConditionType::Suspended);
+    let runs = draft.state.started.is_some() && !resumes;
     match framework.roles(job) {
         Ok(mut roles) => {
             let mut wrong = check::run_policy(job.run_policy()).err();
@@ -138,7 +138,7 @@ fn decide<F: Lifecycle>(
                 wrong = check::strict(job.run_policy(), &roles).err();
             }
             if let Some(error) = within(&roles, observed.rules.max_replicas) {
-                match accepted(&draft.memory) {
+                match accepted(&draft.state) {
                     _ if !runs => wrong = Some(error),
                     // The job continues with the replicas that it has.
                     Some(accepted) if roles.total() > accepted => {
@@ -162,14 +162,14 @@ fn decide<F: Lifecycle>(
                 // The deadline can still be read.
                 framework.expire(&cx, observed, &mut draft);
             }
-            if !draft.memory.is_finished() {
+            if !draft.state.is_finished() {
                 stalled::refuse(&mut draft, &error);
             }
         }
         Err(error) => invalid(framework, &mut draft, job, observed, &error),
     }
-    let memory = &draft.memory;
-    let rests = memory.is_finished() || memory.holds(ConditionType::Suspended);
+    let state = &draft.state;
+    let rests = state.is_finished() || state.holds(ConditionType::Suspended);
     if let Some(provider) = foreign.filter(|_| rests) {
         gang::leave(provider, &mut draft);
     }
@@ -183,8 +183,8 @@ pub fn is_managed_elsewhere<F: Framework>(job: &F::Job) -> bool {
 }
 
 /// Returns the number of replicas that a running job already has, if known. A limit that is lowered later doesn't apply to it.
-fn accepted(memory: &Memory) -> Option<u32> {
-    let (_, total) = memory.ready.as_deref()?.split_once('/')?;
+fn accepted(state: &DurableState) -> Option<u32> {
+    let (_, total) = state.ready.as_deref()?.split_once('/')?;
     total.parse().ok()
 }
 
@@ -215,12 +215,12 @@ fn unfinished<F: Lifecycle>(
     if let Some(error) = error.as_ref().filter(|_| !runs) {
         return invalid(framework, draft, cx.job, observed, error);
     }
-    if !draft.memory.holds(ConditionType::Created) {
+    if !draft.state.holds(ConditionType::Created) {
         created(framework, cx, observed, draft, suspended);
     }
     // A job that has run waits until its template is fixed.
     let ran = [ConditionType::Running, ConditionType::Restarting];
-    let ran = ran.into_iter().any(|type_| draft.memory.holds(type_));
+    let ran = ran.into_iter().any(|type_| draft.state.holds(type_));
     if let Some(stall) = observed.stall.as_ref().filter(|s| s.permanent && !ran) {
         let error = SpecError::new(
             "the API server refused an object of the job",
@@ -229,7 +229,7 @@ fn unfinished<F: Lifecycle>(
         return invalid(framework, draft, cx.job, observed, &error);
     }
     if suspended || !runs {
-        restart::store_restart_request(cx, &mut draft.memory);
+        restart::store_restart_request(cx, &mut draft.state);
     }
     let outcome = if suspended {
         framework.rest(cx, observed, draft)
@@ -243,7 +243,7 @@ fn unfinished<F: Lifecycle>(
     }
     let endless = (!suspended).then(|| framework.why_endless(cx)).flatten();
     // A job that ends in this reconcile can't be stalled any more.
-    if !draft.memory.is_finished() {
+    if !draft.state.is_finished() {
         stalled::report(cx, observed, endless.as_deref(), draft);
         lost::remove(cx.name, Uid::of(cx.job.meta()), observed, draft);
     }
@@ -259,7 +259,7 @@ pub fn advance<F: Framework>(
     observed: &Observed,
     draft: &mut Draft,
 ) -> Result<(), SpecError> {
-    if draft.memory.holds(ConditionType::Suspended) {
+    if draft.state.holds(ConditionType::Suspended) {
         suspended::resume(framework, cx, observed, draft);
     }
     if draft.starts {
@@ -267,18 +267,18 @@ pub fn advance<F: Framework>(
     } else {
         gang::take_over(cx, observed, draft);
     }
-    let census = Census::take(cx.roles, observed, &draft.memory);
-    if draft.memory.started.is_none()
+    let census = Census::take(cx.roles, observed, &draft.state);
+    if draft.state.started.is_none()
         && !gang::blocks_start(framework.gang_conventions(cx), observed, draft)
     {
-        draft.memory.started = Some(draft.now);
+        draft.state.started = Some(draft.now);
         draft.urgency(Urgency::Parallel);
     }
-    forget_former(cx.roles, &mut draft.memory);
-    remember_finished(&census, cx.roles, &mut draft.memory);
+    forget_former(cx.roles, &mut draft.state);
+    remember_finished(&census, cx.roles, &mut draft.state);
     let made = progress::decide(framework, cx, observed, &census, draft);
     // If the job ends in this reconcile, the next one deletes the autoscaler.
-    if !draft.memory.is_finished() {
+    if !draft.state.is_finished() {
         edits::notice(framework, cx, observed, draft);
         autoscaler::ensure(framework, cx, observed, draft);
     }
@@ -314,8 +314,8 @@ fn created<F: Framework>(
 }
 
 /// Forgets finished replicas that the spec no longer has. They run again if the job is scaled up again.
-fn forget_former(roles: &RoleSet<'_>, memory: &mut Memory) {
-    memory.finished.retain(|label, indices| {
+fn forget_former(roles: &RoleSet<'_>, state: &mut DurableState) {
+    state.finished.retain(|label, indices| {
         let role = roles.by_label(label);
         indices.truncate(role.map_or(0, |(_, role)| role.replicas));
         !indices.is_empty()
@@ -323,10 +323,10 @@ fn forget_former(roles: &RoleSet<'_>, memory: &mut Memory) {
 }
 
 /// Remembers replicas that succeeded, so that they never run again even if their pods are deleted.
-fn remember_finished(census: &Census<'_>, roles: &RoleSet<'_>, memory: &mut Memory) {
+fn remember_finished(census: &Census<'_>, roles: &RoleSet<'_>, state: &mut DurableState) {
     for (slot, rank) in census.slots.iter().zip(roles.ranks()) {
-        if slot.state == SlotState::Finished && !memory.has_finished(&rank.role.label, slot.index) {
-            memory
+        if slot.state == SlotState::Finished && !state.has_finished(&rank.role.label, slot.index) {
+            state
                 .finished
                 .entry(rank.role.label.clone())
                 .or_default()
@@ -344,7 +344,7 @@ fn invalid<F: Framework>(
     error: &SpecError,
 ) {
     let kind = F::Job::kind(&());
-    if !draft.memory.holds(ConditionType::Created) {
+    if !draft.state.holds(ConditionType::Created) {
         let roles = RoleSet::default();
         let message = framework.message(&JobCx::new(job, &roles), &JobMessage::Created);
         draft.set(
@@ -361,7 +361,7 @@ fn invalid<F: Framework>(
     let note = Note::warning(reason, shorten(&format!("{begins}{message}"), 1024));
     failing::end(draft, "InvalidSpec", &message, note);
     failing::warn_of_running_pods(job, observed, draft);
-    if draft.memory.counts.is_none() {
-        draft.memory.counts = Some(BTreeMap::new());
+    if draft.state.counts.is_none() {
+        draft.state.counts = Some(BTreeMap::new());
     }
 }

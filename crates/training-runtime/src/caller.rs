@@ -40,7 +40,7 @@ const METADATA_ONLY: HeaderValue =
 pub type MayWrite = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// A request, or the error from building it.
-pub type BuiltRequest = Result<Request<Vec<u8>>, kube::core::request::Error>;
+pub(crate) type BuiltRequest = Result<Request<Vec<u8>>, kube::core::request::Error>;
 
 /// Sends requests.
 pub struct Caller {
@@ -174,18 +174,18 @@ impl Answer {
 
 /// Why a call failed.
 #[derive(Debug)]
-pub enum Failure {
+pub(crate) enum RequestError {
     /// The name is taken. Holds the server's message.
-    Exists(String),
+    AlreadyExists(String),
     /// Anything else.
     Fault(Fault),
 }
 
-impl Failure {
+impl RequestError {
     /// Converts to a fault.
-    pub fn into_fault(self) -> Fault {
+    pub(crate) fn into_fault(self) -> Fault {
         match self {
-            Self::Exists(message) => Fault::Conflict(message),
+            Self::AlreadyExists(message) => Fault::Conflict(message),
             Self::Fault(fault) => fault,
         }
     }
@@ -213,7 +213,7 @@ impl Caller {
     }
 
     /// Returns the parameters of a create.
-    pub fn post(&self) -> PostParams {
+    pub(crate) fn post(&self) -> PostParams {
         PostParams {
             field_manager: Some(self.manager.clone()),
             ..PostParams::default()
@@ -221,7 +221,7 @@ impl Caller {
     }
 
     /// Returns the parameters of a patch.
-    pub fn patch(&self) -> PatchParams {
+    pub(crate) fn patch(&self) -> PatchParams {
         PatchParams {
             field_manager: Some(self.manager.clone()),
             ..PatchParams::default()
@@ -253,7 +253,7 @@ impl Caller {
         let answer: Answer = self
             .request(request, Response::Metadata)
             .await
-            .map_err(Failure::into_fault)?;
+            .map_err(RequestError::into_fault)?;
         Ok(answer.metadata.resource_version)
     }
 
@@ -295,7 +295,7 @@ impl Caller {
         let list: List<T> = self
             .request(Build::new(url).list(&params), Response::Object)
             .await
-            .map_err(Failure::into_fault)?;
+            .map_err(RequestError::into_fault)?;
         Ok(list.items.into_iter().next())
     }
 
@@ -303,7 +303,7 @@ impl Caller {
     ///
     /// # Errors
     /// If it was not created, or the outcome is unknown.
-    pub async fn create<K>(&self, object: &K) -> Result<Answer, Failure>
+    pub(crate) async fn create<K>(&self, object: &K) -> Result<Answer, RequestError>
     where
         K: Resource<DynamicType = ()> + Serialize,
     {
@@ -317,7 +317,7 @@ impl Caller {
     ///
     /// # Errors
     /// If the request fails.
-    pub async fn find<T: DeserializeOwned>(
+    pub(crate) async fn find<T: DeserializeOwned>(
         &self,
         url: &str,
         name: &str,
@@ -325,7 +325,7 @@ impl Caller {
         let request = Build::new(url).get(name, &GetParams::default());
         match self.request(request, Response::Object).await {
             Ok(object) => Ok(Some(object)),
-            Err(Failure::Fault(Fault::Missing { .. })) => Ok(None),
+            Err(RequestError::Fault(Fault::Missing { .. })) => Ok(None),
             Err(failure) => Err(failure.into_fault()),
         }
     }
@@ -334,7 +334,7 @@ impl Caller {
     ///
     /// # Errors
     /// If it still exists and is not terminating.
-    pub async fn delete(
+    pub(crate) async fn delete(
         &self,
         url: &str,
         name: &str,
@@ -348,8 +348,11 @@ impl Caller {
         let request = Build::new(url).delete(name, &params);
         match self.request::<Answer>(request, Response::Metadata).await {
             Ok(answer) if answer.is_terminating() => Ok(Deleted::Terminating(answer.version())),
-            Ok(_) | Err(Failure::Fault(Fault::Missing { .. })) => Ok(Deleted::Gone),
-            Err(Failure::Exists(message) | Failure::Fault(Fault::Conflict(message))) => {
+            Ok(_) | Err(RequestError::Fault(Fault::Missing { .. })) => Ok(Deleted::Gone),
+            Err(
+                RequestError::AlreadyExists(message)
+                | RequestError::Fault(Fault::Conflict(message)),
+            ) => {
                 if self.is_gone(url, name, uid).await? {
                     return Ok(Deleted::Gone);
                 }
@@ -363,7 +366,7 @@ impl Caller {
     ///
     /// # Errors
     /// If the pod exists and was not changed. A pod that is gone or replaced is no error: its delete handles that.
-    pub async fn fail_pod(&self, url: &str, name: &str, uid: Uid) -> Result<(), Fault> {
+    pub(crate) async fn fail_pod(&self, url: &str, name: &str, uid: Uid) -> Result<(), Fault> {
         let message = "its node has not reported for the duration of --force-delete-lost-after";
         let condition = json!({
             "type": "DisruptionTarget", "status": "True", "reason": "LostPodDeleted", "message": message,
@@ -379,7 +382,8 @@ impl Caller {
         match self.request::<Answer>(request, Response::Metadata).await {
             Ok(_)
             | Err(
-                Failure::Exists(_) | Failure::Fault(Fault::Missing { .. } | Fault::Conflict(_)),
+                RequestError::AlreadyExists(_)
+                | RequestError::Fault(Fault::Missing { .. } | Fault::Conflict(_)),
             ) => Ok(()),
             Err(failure) => Err(failure.into_fault()),
         }
@@ -391,7 +395,7 @@ impl Caller {
         let request = Build::new(url).get(name, &GetParams::default());
         match self.request::<Answer>(request, Response::Metadata).await {
             Ok(answer) => Ok(answer.identity().is_some_and(|(there, _)| there != uid)),
-            Err(Failure::Fault(Fault::Missing { .. })) => Ok(true),
+            Err(RequestError::Fault(Fault::Missing { .. })) => Ok(true),
             Err(failure) => Err(failure.into_fault()),
         }
     }
@@ -409,7 +413,7 @@ impl Caller {
         let url = J::url_path(&(), job.meta().namespace.as_deref());
         let request = Build::new(url).delete(&job.name_any(), &params);
         match self.request::<Answer>(request, Response::Metadata).await {
-            Ok(_) | Err(Failure::Fault(Fault::Missing { .. })) => Ok(()),
+            Ok(_) | Err(RequestError::Fault(Fault::Missing { .. })) => Ok(()),
             Err(failure) => Err(failure.into_fault()),
         }
     }
@@ -418,12 +422,12 @@ impl Caller {
     ///
     /// # Errors
     /// If it failed, or the outcome is unknown.
-    pub async fn request<T: DeserializeOwned>(
+    pub(crate) async fn request<T: DeserializeOwned>(
         &self,
         request: BuiltRequest,
         response: Response,
-    ) -> Result<T, Failure> {
-        let mut request = request.map_err(|e| Failure::Fault(Fault::Bug(e.to_string())))?;
+    ) -> Result<T, RequestError> {
+        let mut request = request.map_err(|e| RequestError::Fault(Fault::Bug(e.to_string())))?;
         if response == Response::Metadata {
             request.headers_mut().insert(ACCEPT, METADATA_ONLY);
         }
@@ -432,21 +436,24 @@ impl Caller {
         self.slots.within(&method, &path, call).await
     }
 
-    async fn send<T: DeserializeOwned>(&self, request: Request<Vec<u8>>) -> Result<T, Failure> {
+    async fn send<T: DeserializeOwned>(
+        &self,
+        request: Request<Vec<u8>>,
+    ) -> Result<T, RequestError> {
         // Check right before sending: a process that slept through its lease must not write when it wakes.
         if !(self.may_write)() {
-            return Err(Failure::Fault(Fault::NotLeading));
+            return Err(RequestError::Fault(Fault::NotLeading));
         }
         match tokio::time::timeout(self.deadline, self.client.request::<T>(request)).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) if crate::fault::is_already_exists(&error) => {
-                Err(Failure::Exists(match error {
+                Err(RequestError::AlreadyExists(match error {
                     kube::Error::Api(status) => status.message,
                     other => other.to_string(),
                 }))
             }
-            Ok(Err(error)) => Err(Failure::Fault(error.into())),
-            Err(_) => Err(Failure::Fault(Fault::Deadline {
+            Ok(Err(error)) => Err(RequestError::Fault(error.into())),
+            Err(_) => Err(RequestError::Fault(Fault::Deadline {
                 limit: self.deadline,
             })),
         }
@@ -457,8 +464,8 @@ impl Caller {
 ///
 /// # Errors
 /// If it can't be serialized, which is a bug.
-pub fn encode(object: &impl Serialize) -> Result<Vec<u8>, Failure> {
-    serde_json::to_vec(object).map_err(|e| Failure::Fault(Fault::Bug(e.to_string())))
+pub(crate) fn encode(object: &impl Serialize) -> Result<Vec<u8>, RequestError> {
+    serde_json::to_vec(object).map_err(|e| RequestError::Fault(Fault::Bug(e.to_string())))
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "matches the type of the field")]

@@ -1,6 +1,4 @@
 //! Executes the steps of kinds with replicas as API calls.
-//!
-//! The index stores each answer at once, so that the next reconcile sees our own writes.
 
 mod autoscaler;
 mod concurrent;
@@ -32,7 +30,7 @@ use crate::feed::group::Groups;
 use crate::feed::index::{CREATE_EXPECTATION_TTL, Index};
 use crate::feed::object::Objects;
 use crate::feed::slim::{
-    Owned, Parent, Roles, SlimPod, SlimService, controller, pod_view, service_view,
+    Owned, OwnerKind, Roles, SlimPod, SlimService, controller, pod_view, service_view,
 };
 use crate::key::JobKey;
 use crate::requests::{ChildRequests, CreateError};
@@ -51,7 +49,7 @@ const CONFIRM_PAUSE: Duration = Duration::from_secs(1);
 pub struct Executor {
     /// Sends the requests.
     pub caller: Arc<Caller>,
-    parent: Parent,
+    parent: OwnerKind,
     children: Children,
     fresh_secret: Option<SecretGenerator>,
 }
@@ -101,7 +99,7 @@ impl Children {
 
 impl Executor {
     /// Creates an executor for one kind of job.
-    pub fn new<F: Framework>(caller: Arc<Caller>, parent: Parent, children: Children) -> Self {
+    pub fn new<F: Framework>(caller: Arc<Caller>, parent: OwnerKind, children: Children) -> Self {
         Self {
             caller,
             parent,
@@ -377,10 +375,10 @@ impl Executor {
         (event, blocks): (&'static str, Blocked),
     ) -> StepError {
         let (holder, message) = match error {
-            CreateError::Refused(fault) => return refuse(fault, event, blocks),
+            CreateError::Failed(fault) => return refuse(fault, event, blocks),
             CreateError::Fault(fault) => return StepError::Fault(fault),
-            CreateError::Exists => return StepError::Found,
-            CreateError::Taken { holder, message } => (holder, message),
+            CreateError::AlreadyExists => return StepError::Found,
+            CreateError::NameConflict { holder, message } => (holder, message),
         };
         let seen = meta(&holder);
         let whose = match controller(seen) {

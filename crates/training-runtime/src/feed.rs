@@ -39,7 +39,7 @@ use index::Index;
 use jobs::Jobs;
 pub use listener::Listener;
 use object::{Objects, SlimBatch, SlimConfigMap, SlimWholeService, Whole, object_view};
-use slim::{Owned, Parent, Roles, SlimPod, SlimService, batch_pod_view, pod_view, service_view};
+use slim::{Owned, OwnerKind, Roles, SlimPod, SlimService, batch_pod_view, pod_view, service_view};
 
 /// Watches the jobs of one namespace, or of all. Never returns.
 pub async fn watch_jobs<J: Stored>(
@@ -101,7 +101,7 @@ pub(crate) fn key_of(meta: &kube::core::ObjectMeta) -> JobKey {
 }
 
 /// Returns the kind of a framework's jobs, the owner of their children.
-pub fn parent<F: Framework>() -> Parent {
+pub fn parent<F: Framework>() -> OwnerKind {
     // Both are compile-time constants of the derive; leak them once per process instead of cloning per object.
     fn constant(text: std::borrow::Cow<'static, str>) -> &'static str {
         match text {
@@ -109,7 +109,7 @@ pub fn parent<F: Framework>() -> Parent {
             std::borrow::Cow::Owned(text) => Box::leak(text.into_boxed_str()),
         }
     }
-    Parent {
+    OwnerKind {
         group: constant(F::Job::group(&())),
         kind: constant(F::Job::kind(&())),
         container: F::CONTAINER,
@@ -231,7 +231,7 @@ impl<K, A: Sink<K>, B: Sink<K>> Sink<K> for (A, B) {
 pub async fn watch_pods<F: Framework>(
     source: Source,
     scope: Scope,
-    parent: Parent,
+    parent: OwnerKind,
     (index, batch): (Arc<Index<PodView>>, Arc<Index<BatchPod>>),
     listener: Arc<impl Listener>,
     synced: watch::Sender<bool>,
@@ -262,7 +262,7 @@ pub async fn watch_objects(
     kind: ObjectKind,
     source: Source,
     scope: Scope,
-    parent: Parent,
+    parent: OwnerKind,
     objects: Arc<Objects>,
     listener: Arc<impl Listener>,
     synced: watch::Sender<bool>,
@@ -277,7 +277,7 @@ pub async fn watch_objects(
 
 async fn watch_whole<K>(
     (source, scope, listener, synced): (&Source, &Scope, &impl Listener, &watch::Sender<bool>),
-    parent: Parent,
+    parent: OwnerKind,
     objects: &Objects,
 ) where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
@@ -313,7 +313,7 @@ async fn watch_whole<K>(
 pub async fn watch_services(
     source: Source,
     scope: Scope,
-    parent: Parent,
+    parent: OwnerKind,
     index: Arc<Index<ServiceView>>,
     listener: Arc<impl Listener>,
     synced: watch::Sender<bool>,
@@ -328,7 +328,7 @@ pub async fn watch_services(
 pub async fn watch_autoscalers(
     source: Source,
     scope: Scope,
-    parent: Parent,
+    parent: OwnerKind,
     index: Arc<Index<AutoscalerView>>,
     listener: Arc<impl Listener>,
     synced: watch::Sender<bool>,

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 use training_core::Uid;
 
-use crate::caller::{Caller, Deleted, Failure, Response, encode};
+use crate::caller::{Caller, Deleted, RequestError, Response, encode};
 use crate::fault::Fault;
 use crate::feed::child::Child;
 use crate::feed::index::Index;
@@ -31,24 +31,24 @@ pub struct ChildRequests<'a, V> {
 /// Why a child was not created.
 #[derive(Debug)]
 pub enum CreateError<T> {
-    /// The API server refused it.
-    Refused(Fault),
+    /// The request failed, or its outcome is unknown.
+    Failed(Fault),
     /// The owner has this child already: an answer was lost, or the watch is behind. The index has it now.
-    Exists,
+    AlreadyExists,
     /// Another object has the name, or one that the watch doesn't select.
-    Taken {
+    NameConflict {
         /// The object with this name.
         holder: Box<T>,
         /// The API server's message.
         message: String,
     },
-    /// The name could not be read, or is free again.
+    /// The object with this name could not be read, or the name is free again. Or the child can't be serialized, which is a bug.
     Fault(Fault),
 }
 
 impl<V: Child> ChildRequests<'_, V> {
     /// Creates a child, from whose answer `created` makes the index's entry. If its name exists, `existing` returns the entry of that
-    /// object, or `None` if the watch doesn't select it.
+    /// object, or `None` if it is not the owner's, or could never be updated, because the watch doesn't select it.
     ///
     /// # Errors
     /// If the child was not created, or the outcome is unknown.
@@ -68,8 +68,8 @@ impl<V: Child> ChildRequests<'_, V> {
                 }
                 return Ok(());
             }
-            Err(Failure::Exists(message)) => message,
-            Err(Failure::Fault(fault)) => return Err(CreateError::Refused(fault)),
+            Err(RequestError::AlreadyExists(message)) => message,
+            Err(RequestError::Fault(fault)) => return Err(CreateError::Failed(fault)),
         };
         let holder = self.caller.find::<T>(&self.url, name).await;
         // The next reconcile sees that the name is free.
@@ -79,9 +79,9 @@ impl<V: Child> ChildRequests<'_, V> {
         };
         let ours = existing(&holder).filter(|owned| owned.owner == self.owner);
         Err(match ours.map(|owned| self.index.found(owned)) {
-            Some(true) => CreateError::Exists,
+            Some(true) => CreateError::AlreadyExists,
             Some(false) => freed(message),
-            None => CreateError::Taken {
+            None => CreateError::NameConflict {
                 holder: Box::new(holder),
                 message,
             },
@@ -121,7 +121,7 @@ impl<V: Child> ChildRequests<'_, V> {
             None => build.patch(name, &params, &patch),
         };
         let answer = self.caller.request::<A>(request, response).await;
-        if let Some(owned) = changed(&answer.map_err(Failure::into_fault)?) {
+        if let Some(owned) = changed(&answer.map_err(RequestError::into_fault)?) {
             self.index.written(owned, Instant::now());
         }
         Ok(())
@@ -130,7 +130,7 @@ impl<V: Child> ChildRequests<'_, V> {
     /// Deletes the child with this uid.
     ///
     /// # Errors
-    /// If it still exists and is not terminating.
+    /// If it still exists and is not terminating, or if that is unknown.
     pub async fn delete(
         &self,
         name: &str,
@@ -224,8 +224,8 @@ mod tests {
         (result.await, index.of(OWNER).len())
     }
 
-    fn metadata(uid: Uid) -> Option<Value> {
-        Some(json!({ "uid": uid.to_string(), "resourceVersion": "3" }))
+    fn metadata(uid: Uid) -> Value {
+        json!({ "uid": uid.to_string(), "resourceVersion": "3" })
     }
 
     #[tokio::test]
@@ -233,21 +233,24 @@ mod tests {
         assert!(matches!(create(201, None, false).await, (Ok(()), 1)));
         let refused = create(403, None, false).await;
         assert!(
-            matches!(refused, (Err(CreateError::Refused(_)), 0)),
+            matches!(refused, (Err(CreateError::Failed(_)), 0)),
             "{refused:?}"
         );
     }
 
     #[tokio::test]
     async fn a_name_that_exists_is_the_owners_or_taken_or_free_again() {
-        let ours = create(409, metadata(Uid(1)), false).await;
-        assert!(matches!(ours, (Err(CreateError::Exists), 1)), "{ours:?}");
-        let foreign = create(409, metadata(Uid(2)), false).await;
+        let ours = create(409, Some(metadata(Uid(1))), false).await;
         assert!(
-            matches!(foreign, (Err(CreateError::Taken { .. }), 0)),
+            matches!(ours, (Err(CreateError::AlreadyExists), 1)),
+            "{ours:?}"
+        );
+        let foreign = create(409, Some(metadata(Uid(2))), false).await;
+        assert!(
+            matches!(foreign, (Err(CreateError::NameConflict { .. }), 0)),
             "{foreign:?}"
         );
-        for (read, deleted) in [(None, false), (metadata(Uid(1)), true)] {
+        for (read, deleted) in [(None, false), (Some(metadata(Uid(1))), true)] {
             let freed = create(409, read, deleted).await;
             let conflict = matches!(&freed, (Err(CreateError::Fault(Fault::Conflict(_))), 0));
             assert!(conflict, "{freed:?}");

@@ -25,7 +25,7 @@ use crate::key::Scope;
 use crate::leader::{ElectionConfig, ElectionHandle, KubeLeases, Leadership, Term, elect};
 use crate::metrics::Metrics;
 use crate::retry::{Backoff, Jitter};
-use crate::worker::{Planner, Times, Tools, Worker};
+use crate::worker::{Context, Planner, Times, Worker};
 use crate::{admin, client, shutdown, telemetry};
 
 /// The source revision of this binary, for logs, audit logs and the lease.
@@ -232,7 +232,7 @@ impl Manager<'_> {
     ) -> Arc<Worker<P>> {
         let args = self.args();
         let seed = args.jitter_seed();
-        let tools = Tools {
+        let context = Context {
             caller,
             events: self.events().clone(),
             metrics: Arc::clone(self.metrics()),
@@ -244,7 +244,7 @@ impl Manager<'_> {
             },
             jitter: Mutex::new(Jitter::new(seed)),
         };
-        Arc::new(Worker::new(planner, jobs, tools))
+        Arc::new(Worker::new(planner, jobs, context))
     }
 
     /// Returns whether this process may write, for the calls of this term.

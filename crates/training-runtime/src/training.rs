@@ -13,7 +13,7 @@ use crate::controller::Controller;
 use crate::executor::{Children, Executor};
 use crate::feed::group::Groups;
 use crate::feed::jobs::JobsOf;
-use crate::feed::slim::Parent;
+use crate::feed::slim::OwnerKind;
 use crate::feed::{self, Source};
 use crate::key::Scope;
 use crate::metrics::Metrics;
@@ -157,7 +157,7 @@ fn feeds<F: Lifecycle>(
 struct GroupFeeds {
     source: Source,
     scopes: Vec<Scope>,
-    parent: Parent,
+    parent: OwnerKind,
     groups: Arc<Groups>,
     controller: Arc<Controller>,
     watched: Vec<GroupKind>,

@@ -59,7 +59,7 @@ impl<O> Copy for Subject<'_, O> {}
 
 /// What the loop remembers of an object's earlier reconciles.
 #[derive(Debug)]
-pub struct Past {
+pub struct LastReconcile {
     /// What the API server refused.
     pub stall: Option<Stall>,
     /// The last reconcile failed.
@@ -98,7 +98,7 @@ pub trait Planner: Send + Sync + Sized + 'static {
     const NOTES_WAIT: bool = false;
 
     /// Returns what is known of an object's children, from memory alone.
-    fn observe(&self, subject: Subject<'_, Self::Object>, past: Past) -> Self::Observed;
+    fn observe(&self, subject: Subject<'_, Self::Object>, last: LastReconcile) -> Self::Observed;
 
     /// Decides. Pure.
     fn plan(
@@ -117,7 +117,7 @@ pub trait Planner: Send + Sync + Sized + 'static {
     ) -> impl Future<Output = Outcome> + Send;
 
     /// How long the status of such a plan may wait for more counts, where `delay` is set.
-    fn patience(
+    fn status_delay(
         &self,
         _observed: &Self::Observed,
         _plan: &PlanOf<Self>,
@@ -196,7 +196,7 @@ pub struct Times {
 }
 
 /// What the loop uses.
-pub struct Tools {
+pub struct Context {
     /// Sends requests.
     pub caller: Arc<Caller>,
     /// Where events go.
@@ -218,20 +218,20 @@ pub struct Worker<P: Planner> {
     /// The objects.
     pub jobs: Arc<Jobs<P::Object>>,
     /// What the loop uses.
-    pub tools: Tools,
-    memory: Memory,
+    pub context: Context,
+    state: ProcessState,
 }
 
 /// The state of this process. It is lost at a restart and rebuilt by later reconciles.
 #[derive(Debug, Default)]
-struct Memory {
+struct ProcessState {
     stalls: Mutex<HashMap<JobKey, (Uid, Stall)>>,
     failed: Mutex<HashMap<JobKey, FailedState>>,
     waiting: Counts,
     forged: ForgedPods,
 }
 
-impl Memory {
+impl ProcessState {
     fn forget(&self, key: &JobKey) {
         self.stalls.lock().remove(key);
         self.failed.lock().remove(key);
@@ -242,25 +242,25 @@ impl Memory {
 
 impl<P: Planner> Worker<P> {
     /// A worker that has not reconciled anything yet.
-    pub fn new(planner: P, jobs: Arc<Jobs<P::Object>>, tools: Tools) -> Self {
+    pub fn new(planner: P, jobs: Arc<Jobs<P::Object>>, context: Context) -> Self {
         Self {
             planner,
             jobs,
-            tools,
-            memory: Memory::default(),
+            context,
+            state: ProcessState::default(),
         }
     }
 
     /// Reconciles an object once. Returns when it is due again, if ever.
     pub async fn reconcile(self: Arc<Self>, key: JobKey) -> Option<Instant> {
         let frame = Frame {
-            deadline: self.tools.times.deadline,
-            backoff: &self.tools.backoff,
-            metrics: &self.tools.metrics,
+            deadline: self.context.times.deadline,
+            backoff: &self.context.backoff,
+            metrics: &self.context.metrics,
         };
         let forget = || self.forget_all(&key);
         let open = match frame
-            .open(&self.jobs, &self.tools.caller, &key, forget)
+            .open(&self.jobs, &self.context.caller, &key, forget)
             .await
         {
             Ok(open) => open,
@@ -268,12 +268,12 @@ impl<P: Planner> Worker<P> {
         };
         let object = &open.job;
         let state = FailedState::of::<P>(object, now());
-        let known = self.memory.failed.lock().get(&key).copied();
+        let known = self.state.failed.lock().get(&key).copied();
         let changed = known.is_some_and(|known| known != state);
         let attempt = Box::pin(self.attempt(&key, object, changed));
         let next = frame.run(&key, object.meta(), attempt).await?;
-        let mut failed = self.memory.failed.lock();
-        if self.tools.backoff.failures(&key) == 0 {
+        let mut failed = self.state.failed.lock();
+        if self.context.backoff.failures(&key) == 0 {
             failed.remove(&key);
             return Some(next);
         }
@@ -288,7 +288,11 @@ impl<P: Planner> Worker<P> {
     /// `changed`: ignore the backoff, because the spec changed or the deadline passed.
     async fn attempt(&self, key: &JobKey, object: &P::Object, changed: bool) -> ReconcileResult {
         let begun = Instant::now();
-        let held = self.tools.backoff.not_before(key).filter(|at| *at > begun);
+        let held = self
+            .context
+            .backoff
+            .not_before(key)
+            .filter(|at| *at > begun);
         if held.is_none() {
             if let Err(fault) = self.refresh(key, object).await {
                 return ReconcileResult::Failed(fault);
@@ -299,7 +303,7 @@ impl<P: Planner> Worker<P> {
         }
         let held = held.filter(|_| !changed);
         if let Some(at) = held
-            && !self.memory.stalls.lock().contains_key(key)
+            && !self.state.stalls.lock().contains_key(key)
         {
             return ReconcileResult::BackoffUntil(at);
         }
@@ -315,10 +319,10 @@ impl<P: Planner> Worker<P> {
 
     /// Reads an object whose watch keeps showing an old version, as conflicts prove: the watch may have lost an event.
     async fn refresh(&self, key: &JobKey, object: &P::Object) -> Result<(), Fault> {
-        if !self.tools.backoff.is_outdated(key) {
+        if !self.context.backoff.is_outdated(key) {
             return Ok(());
         }
-        let read = self.tools.caller.read_job::<P::Object>(key).await?;
+        let read = self.context.caller.read_job::<P::Object>(key).await?;
         // Only the same uid: the watch reports deletion and recreation.
         if let Some(read) = read.filter(|read| read.meta().uid == object.meta().uid)
             && self.jobs.apply(read)
@@ -336,7 +340,7 @@ impl<P: Planner> Worker<P> {
     ) -> ReconcileResult {
         let mut refused: Option<Instant> = None;
         let mut searched = false;
-        let mut told = PendingNotes::new(&self.tools.events);
+        let mut told = PendingNotes::new(&self.context.events);
         for _ in 0..P::ROUNDS {
             let Some(object) = self.jobs.get(key) else {
                 return ReconcileResult::RequeueAt(self.resync().next_resync());
@@ -349,9 +353,9 @@ impl<P: Planner> Worker<P> {
                 uid,
                 object: &object,
             };
-            let past = self.past(key, uid);
-            let stall = past.stall.clone();
-            let observed = self.planner.observe(subject, past);
+            let last = self.last(key, uid);
+            let stall = last.stall.clone();
+            let observed = self.planner.observe(subject, last);
             let mut plan = self.planner.plan(&object, &observed, now());
             if let Some(name) = plan.unobserved_child.take().filter(|_| !searched) {
                 searched = true;
@@ -362,7 +366,7 @@ impl<P: Planner> Worker<P> {
                 }
             }
             let forged = std::mem::take(&mut plan.forged);
-            told.note(&*object, self.memory.forged.warn(key, forged));
+            told.note(&*object, self.state.forged.warn(key, forged));
             let mut requeue_at = self.resync().requeue_at(plan.requeue_at);
             let creates = plan.steps.iter().any(Action::is_create);
             if let Some(stall) = &stall
@@ -417,7 +421,7 @@ impl<P: Planner> Worker<P> {
                 Next::Failed(fault) => {
                     if outcome.progress {
                         // Some steps succeeded, so one random fault must not lengthen the backoff.
-                        self.tools.backoff.forget(key);
+                        self.context.backoff.forget(key);
                     }
                     return ReconcileResult::Failed(fault);
                 }
@@ -425,11 +429,11 @@ impl<P: Planner> Worker<P> {
                 Next::Recovered => self.recover(key),
                 Next::Again => {
                     if goes_on {
-                        self.tools.backoff.forget(key);
+                        self.context.backoff.forget(key);
                     }
                 }
                 Next::Done => {
-                    self.tools.backoff.forget(key);
+                    self.context.backoff.forget(key);
                     return ReconcileResult::RequeueAt(requeue_at);
                 }
             }
@@ -444,15 +448,15 @@ impl<P: Planner> Worker<P> {
         if !creates || !self.planner.take_unexpected_deletion(uid) {
             return Ok(false);
         }
-        Ok(!self.tools.caller.exists(object).await?)
+        Ok(!self.context.caller.exists(object).await?)
     }
 
-    fn past(&self, key: &JobKey, uid: Uid) -> Past {
-        let stalls = self.memory.stalls.lock();
+    fn last(&self, key: &JobKey, uid: Uid) -> LastReconcile {
+        let stalls = self.state.stalls.lock();
         let stall = stalls.get(key).filter(|(of, _)| *of == uid);
-        Past {
+        LastReconcile {
             stall: stall.map(|(_, stall)| stall.clone()),
-            failing: self.tools.backoff.failures(key) > 0,
+            failing: self.context.backoff.failures(key) > 0,
         }
     }
 
@@ -471,8 +475,8 @@ impl<P: Planner> Worker<P> {
         let can_wait = counts && (plan.steps.is_empty() || silent);
         let delay = self
             .planner
-            .patience(observed, plan, self.tools.times.status_delay);
-        self.memory.waiting.wait(key, can_wait, begun, delay)
+            .status_delay(observed, plan, self.context.times.status_delay);
+        self.state.waiting.wait(key, can_wait, begun, delay)
     }
 
     /// Executes a plan: a decision is stored before any step, a report after all of them, counts beside them.
@@ -517,7 +521,7 @@ impl<P: Planner> Worker<P> {
         let Subject { key, object, .. } = subject;
         if let Some(write) = &plan.status {
             let version = self
-                .tools
+                .context
                 .caller
                 .write_status(&**object, &write.patch)
                 .await?;
@@ -534,7 +538,7 @@ impl<P: Planner> Worker<P> {
 
     /// Counts what a stored status changes.
     fn count(&self, subject: Subject<'_, P::Object>, plan: &PlanOf<P>, next: &StatusOf<P>) {
-        let metrics = &self.tools.metrics;
+        let metrics = &self.context.metrics;
         let kind = P::Object::kind(&());
         for transition in &plan.transitions {
             metrics.job(counted(*transition), &subject.key.namespace);
@@ -565,27 +569,27 @@ impl<P: Planner> Worker<P> {
             told.note(&**object, vec![note]);
         }
         let stall = (uid, refusal.stall.clone());
-        self.memory.stalls.lock().insert(key.clone(), stall);
-        self.tools
+        self.state.stalls.lock().insert(key.clone(), stall);
+        self.context
             .backoff
             .record_failure(key, &refusal.fault, Instant::now())
     }
 
     fn recover(&self, key: &JobKey) {
-        self.memory.stalls.lock().remove(key);
-        self.tools.backoff.forget(key);
+        self.state.stalls.lock().remove(key);
+        self.context.backoff.forget(key);
     }
 
     fn forget_all(&self, key: &JobKey) {
-        self.tools.backoff.forget(key);
-        self.memory.forget(key);
+        self.context.backoff.forget(key);
+        self.state.forget(key);
         self.planner.forget(key, !self.jobs.any_in(&key.namespace));
     }
 
     fn resync(&self) -> Resync<'_> {
         Resync {
-            period: self.tools.times.safety_period,
-            jitter: &self.tools.jitter,
+            period: self.context.times.safety_period,
+            jitter: &self.context.jitter,
         }
     }
 }
@@ -596,7 +600,7 @@ impl<P: Planner> Reconciler for Worker<P> {
     }
 
     fn panicked(&self, key: &JobKey, error: &JoinError) -> Instant {
-        self.tools.metrics.panicked();
+        self.context.metrics.panicked();
         let kind = P::Object::kind(&());
         tracing::error!(job = %key, %kind, %error, "a reconcile panicked: a defect of the operator");
         if let Some(about) = self.jobs.regarding(key) {
@@ -604,10 +608,10 @@ impl<P: Planner> Reconciler for Worker<P> {
                 "a defect of the operator stopped it from looking after this {kind}; it will try again later"
             );
             let note = Note::warning("InternalError", text);
-            self.tools.events.post(&Arc::new(about), note);
+            self.context.events.post(&Arc::new(about), note);
         }
         let fault = Fault::Bug("a panic".to_owned());
-        self.tools
+        self.context
             .backoff
             .record_failure(key, &fault, Instant::now())
     }
@@ -622,10 +626,10 @@ impl<P: Planner> Reconciler for Worker<P> {
 
     fn child_deleted(&self, key: &JobKey) {
         self.planner.child_deleted(key, self.jobs.contains(key));
-        let stalls = self.memory.stalls.lock();
+        let stalls = self.state.stalls.lock();
         let stall = stalls.get(key).map(|(_, stall)| stall.reason);
         if stall == Some(NAME_CONFLICT) {
-            self.tools.backoff.forget(key);
+            self.context.backoff.forget(key);
         }
     }
 
@@ -641,7 +645,7 @@ impl<P: Planner> Reconciler for Worker<P> {
         );
         let text = format!("the {kind} can't be read and is set aside: {error}");
         let note = Note::warning("InvalidSpec", text);
-        self.tools.events.post(&Arc::new(about), note);
+        self.context.events.post(&Arc::new(about), note);
     }
 
     fn held(&self) -> Vec<(&'static str, usize)> {

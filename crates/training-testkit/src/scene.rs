@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use training_core::{
-    Lifecycle, Memory, Note, Observed, PodPhase, Severity, Step, Stored as _, plan,
+    DurableState, Lifecycle, Note, Observed, PodPhase, Severity, Step, Stored as _, plan,
 };
 
 use crate::builders::{Job, Kind};
@@ -87,7 +87,7 @@ pub trait Scene {
     /// The names of the pods.
     fn pod_names(&self) -> Vec<&str>;
     /// The job's stored memory.
-    fn remembers(&self) -> Memory;
+    fn remembers(&self) -> DurableState;
 }
 
 impl<F: Lifecycle> Scene for World<F> {
@@ -158,7 +158,7 @@ impl<F: Lifecycle> Scene for World<F> {
         self.pods().map(|(n, _)| n).collect()
     }
 
-    fn remembers(&self) -> Memory {
-        self.memory()
+    fn remembers(&self) -> DurableState {
+        self.state()
     }
 }

@@ -25,8 +25,8 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Resource;
 use serde_json::Value;
 use training_core::{
-    AutoscalerView, BatchPod, Blocked, Framework, GroupKind, GroupView, JobState, Lifecycle,
-    Memory, Note, Object, ObjectView, Observed, Plan, PodPhase, PodView, Provider, Rules,
+    AutoscalerView, BatchPod, Blocked, DurableState, Framework, GroupKind, GroupView, JobState,
+    Lifecycle, Note, Object, ObjectView, Observed, Plan, PodPhase, PodView, Provider, Rules,
     SecretView, ServiceView, Stall, Step, Stored, Transition, Uid,
 };
 
@@ -189,8 +189,8 @@ impl<F: Lifecycle> World<F> {
             .unwrap_or_default()
     }
 
-    /// The memory in the stored status.
-    pub fn memory(&self) -> Memory {
+    /// The durable state in the stored status.
+    pub fn state(&self) -> DurableState {
         self.status().durable_state()
     }
 
@@ -312,7 +312,7 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// Restarts the operator with full lists and no other memory.
+    /// Restarts the operator with full lists and no other state.
     pub fn crash(&mut self) {
         self.stall = None;
         self.failing = false;

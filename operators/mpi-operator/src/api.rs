@@ -11,7 +11,7 @@ use kube::{CustomResource, CustomResourceExt, KubeSchema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use training_api::{JobCondition, JobStatus, ReplicaSpecs, RunPolicy, schema};
-use training_core::{Memory, training_job};
+use training_core::{DurableState, training_job};
 
 /// The field of the spec that holds the replica specs.
 pub const REPLICA_MAP: &str = "mpiReplicaSpecs";
@@ -118,11 +118,11 @@ training_job!(
 
 /// Drops the Failed condition that the published operator sets when a worker is evicted. That operator goes on with the job:
 /// without a completion time it has not ended.
-fn forget_eviction(memory: &mut Memory) {
-    if memory.completed.is_none() {
+fn forget_eviction(state: &mut DurableState) {
+    if state.completed.is_none() {
         let evicted =
             |c: &JobCondition| c.type_ == "Failed" && c.reason.as_deref() == Some("MPIJobEvicted");
-        memory.conditions.retain(|c| !evicted(c));
+        state.conditions.retain(|c| !evicted(c));
     }
 }
 

@@ -3,7 +3,7 @@
 
 use kube::Resource as _;
 use training_core::{
-    BatchPod, Deletion, Draft, Memory, ObjectKind, Observed, Step, Transition, Uid,
+    BatchPod, Deletion, Draft, DurableState, ObjectKind, Observed, Step, Transition, Uid,
 };
 
 use crate::api::{MPIJob, Origin};
@@ -31,10 +31,10 @@ pub(crate) fn followed<'a>(
 ) -> Option<&'a BatchPod> {
     let name = hosts::launcher_name(job.meta().name.as_deref().unwrap_or_default());
     let begun_elsewhere = job.spec.origin() == Origin::V1
-        && is_untouched(&draft.memory)
+        && is_untouched(&draft.state)
         && !draft.transitions.contains(&Transition::Created)
         && observed.object(ObjectKind::Job, &name).is_none();
-    let known = draft.memory.made_once.get(LAUNCHER_BARE);
+    let known = draft.state.made_once.get(LAUNCHER_BARE);
     let known = known.and_then(|uid| Uid::parse(uid));
     pods(job, observed)
         .filter(|_| begun_elsewhere)
@@ -42,8 +42,8 @@ pub(crate) fn followed<'a>(
 }
 
 /// Returns true if this operator has started no run of the job: it stores the name of the Secret before the first pod.
-pub(crate) fn is_untouched(memory: &Memory) -> bool {
-    memory.gang_attempt == 0 && !memory.made_once.contains_key(SECRET)
+pub(crate) fn is_untouched(state: &DurableState) -> bool {
+    state.gang_attempt == 0 && !state.made_once.contains_key(SECRET)
 }
 
 /// Deletes a bare launcher unless it is terminating.

@@ -19,8 +19,8 @@ use training_core::plan::{edits, failing, finished, gang, lost, progress, restar
 use training_core::reasons::FailureReason;
 use training_core::restart::{Decision, RestartScope, decide};
 use training_core::{
-    BatchEnd, BatchPod, BatchView, Cause, Census, Digest, Draft, FailureCause, Framework as _,
-    JobCx, Lifecycle, Memory, Note, Object, ObjectKind, ObjectView, Observed, PodPhase,
+    BatchEnd, BatchPod, BatchView, Cause, Census, Digest, Draft, DurableState, FailureCause,
+    Framework as _, JobCx, Lifecycle, Note, Object, ObjectKind, ObjectView, Observed, PodPhase,
     RankFailure, RoleSet, Slot, SlotState, SpecError, Step, Transition, Uid, Urgency, Verdict,
     gang::Gang, pod, verdict::JobMessage,
 };
@@ -42,7 +42,7 @@ impl Lifecycle for Mpi {
     ) -> Result<(), SpecError> {
         let setup = Setup::of(cx.job)?;
         let reconcile = Reconcile::new(self, cx, &setup, observed, draft);
-        let resumes = draft.memory.holds(ConditionType::Suspended);
+        let resumes = draft.state.holds(ConditionType::Suspended);
         if resumes && reconcile.still_launches() {
             // The Job was never suspended, for instance because of a conflict. Its pod belongs to the former run and would occupy
             // the former group, so it stops before the job resumes.
@@ -57,10 +57,10 @@ impl Lifecycle for Mpi {
         } else {
             gang::take_over(cx, observed, draft);
         }
-        if draft.memory.started.is_none()
+        if draft.state.started.is_none()
             && !gang::blocks_start(self.gang_conventions(cx), observed, draft)
         {
-            draft.memory.started = Some(draft.now);
+            draft.state.started = Some(draft.now);
             draft.urgency(Urgency::Parallel);
         }
         let census = reconcile.census(cx.roles, draft);
@@ -73,11 +73,11 @@ impl Lifecycle for Mpi {
         reconcile.record_gate_event(draft);
         reconcile.report_missing_pod(draft);
         reconcile.report_gate_trouble(draft);
-        let recreated = draft.memory.recreated;
+        let recreated = draft.state.recreated;
         let requested = restart::is_requested(cx, draft);
         let follows = !reconcile.has_followed_to_its_end(draft);
         reconcile.replace_failed(&census, draft);
-        if draft.memory.is_finished() {
+        if draft.state.is_finished() {
             return Ok(());
         }
         if requested && follows && !restart::is_requested(cx, draft) {
@@ -86,7 +86,7 @@ impl Lifecycle for Mpi {
             return Ok(());
         }
         // A failure in the same snapshot is counted first.
-        if requested && follows && recreated == draft.memory.recreated {
+        if requested && follows && recreated == draft.state.recreated {
             restart::on_request(self, cx, observed, draft);
             reconcile.retire_launcher(draft);
             return Ok(());
@@ -145,7 +145,7 @@ impl Lifecycle for Mpi {
             .iter()
             .filter(|p| !p.pod.phase.has_ended());
         let living = living.count();
-        let counts = draft.memory.counts.get_or_insert_default();
+        let counts = draft.state.counts.get_or_insert_default();
         if reconcile.batch.is_some() || !setup.waits_for_workers || living > 0 {
             // Every pod that has not ended counts: quota released at 0 must really be free.
             counts.entry(LAUNCHER.to_owned()).or_default().active = there(living);
@@ -155,8 +155,8 @@ impl Lifecycle for Mpi {
             active: there(observed.pods.len()),
             ..ReplicaStatus::default()
         };
-        draft.memory.worker_selector = Some(pods::worker_selector(&setup));
-        draft.memory.ready = Some(format!("0/{}", cx.roles.total()));
+        draft.state.worker_selector = Some(pods::worker_selector(&setup));
+        draft.state.ready = Some(format!("0/{}", cx.roles.total()));
         if bare {
             // The objects that it mounts stay until it is gone.
             return Ok(());
@@ -179,7 +179,7 @@ impl Lifecycle for Mpi {
         if bare::followed(cx.job, observed, draft).is_some() {
             return progress::end_at_deadline(self, cx, observed, draft);
         }
-        let former = former_of(&draft.memory);
+        let former = former_of(&draft.state);
         let launcher = launcher_of(cx.name, observed).filter(|(view, _)| Some(view.uid) != former);
         let Some((_, batch)) = launcher else {
             return;
@@ -195,10 +195,10 @@ impl Lifecycle for Mpi {
                 ..ReplicaStatus::default()
             };
             let workers = (WORKER.to_owned(), ReplicaStatus::default());
-            draft.memory.counts = Some([(LAUNCHER.to_owned(), launcher), workers].into());
-            let ready = draft.memory.ready.take();
+            draft.state.counts = Some([(LAUNCHER.to_owned(), launcher), workers].into());
+            let ready = draft.state.ready.take();
             let total = ready.as_deref().and_then(|ready| ready.split_once('/'));
-            draft.memory.ready = total.map(|(_, total)| format!("0/{total}"));
+            draft.state.ready = total.map(|(_, total)| format!("0/{total}"));
         }
     }
 
@@ -237,7 +237,7 @@ impl Lifecycle for Mpi {
 impl Mpi {
     /// Ends the run of a suspended job: deletes the workers and suspends the launcher's Job.
     fn stop(&self, cx: &JobCx<'_, MPIJob>, observed: &Observed, draft: &mut Draft) {
-        if !draft.memory.holds(ConditionType::Suspended) {
+        if !draft.state.holds(ConditionType::Suspended) {
             let reason = format!("{KIND}Suspended");
             let message = self.message(cx, &JobMessage::Suspended);
             let paused = self.message(cx, &JobMessage::Paused);
@@ -246,12 +246,12 @@ impl Mpi {
             draft.set(ConditionType::Suspended, true, &reason, &message);
             draft.notes.push(Note::normal(reason, message));
             let runs = !observed.pods.is_empty() || bare::pods(cx.job, observed).next().is_some();
-            if draft.memory.started.is_some() || runs {
+            if draft.state.started.is_some() || runs {
                 // What is left of the run is outdated when the job resumes.
-                draft.memory.next_gang_attempt(observed.newest_gang());
+                draft.state.next_gang_attempt(observed.newest_gang());
             }
-            draft.memory.made_from = None;
-            draft.memory.made_once.remove(LAUNCHER_BARE);
+            draft.state.made_from = None;
+            draft.state.made_once.remove(LAUNCHER_BARE);
             draft.urgency(Urgency::First);
         }
         for pod in &observed.pods {
@@ -263,7 +263,7 @@ impl Mpi {
         gang::remove(cx.name, observed, draft);
         let launcher = launcher_of(cx.name, observed);
         if let Some((view, batch)) = launcher.filter(|(view, _)| !view.terminating) {
-            if former_of(&draft.memory) == Some(view.uid) {
+            if former_of(&draft.state) == Some(view.uid) {
                 draft.steps.push(delete(view));
             } else if !batch.suspended {
                 let suspend = json!({"spec": {"suspend": true}});
@@ -276,7 +276,7 @@ impl Mpi {
             .iter()
             .filter(|p| !p.pod.phase.has_ended());
         for (role, there) in [(LAUNCHER, living.count()), (WORKER, observed.pods.len())] {
-            let counts = draft.memory.counts.as_mut();
+            let counts = draft.state.counts.as_mut();
             if let Some(shown) = counts.and_then(|c| c.get_mut(role)) {
                 shown.active = i32::try_from(there).unwrap_or(i32::MAX);
             }
@@ -291,8 +291,8 @@ fn launcher_of<'a>(job: &str, observed: &'a Observed) -> Option<(&'a ObjectView,
 }
 
 /// Returns the uid of the launcher's Job that a restart of all pods replaces.
-fn former_of(memory: &Memory) -> Option<Uid> {
-    let uid = memory.made_once.get(LAUNCHER_FORMER)?;
+fn former_of(state: &DurableState) -> Option<Uid> {
+    let uid = state.made_once.get(LAUNCHER_FORMER)?;
     Uid::parse(uid)
 }
 
@@ -341,7 +341,7 @@ impl<'a> Reconcile<'a> {
         observed: &'a Observed,
         draft: &Draft,
     ) -> Self {
-        let former = former_of(&draft.memory);
+        let former = former_of(&draft.state);
         let found = launcher_of(setup.name, observed);
         let is_former = |view: &ObjectView| Some(view.uid) == former;
         Self {
@@ -402,7 +402,7 @@ impl<'a> Reconcile<'a> {
 
     /// Counts pods by slot. The launcher's slot is live while its Job exists, because the Job manages the launcher's pod.
     fn census(&self, roles: &RoleSet<'_>, draft: &Draft) -> Census<'a> {
-        let mut census = Census::take(roles, self.observed, &draft.memory);
+        let mut census = Census::take(roles, self.observed, &draft.state);
         if (self.batch.is_some() || self.followed.is_some())
             && let Some(at) = roles.iter().position(|r| r.key == LAUNCHER)
         {
@@ -424,7 +424,7 @@ fn policy_of(job: &MPIJob, observed: &Observed, draft: &Draft) -> CleanPodPolicy
     let own = job.spec.run_policy.clean_pod_policy.as_deref();
     // A job of v1 may set it outside the run policy.
     let own = own.or(job.spec.clean_pod_policy.as_deref());
-    finished::stricter(CleanPodPolicy::parse(own), &draft.memory, observed.rules)
+    finished::stricter(CleanPodPolicy::parse(own), &draft.state, observed.rules)
 }
 
 impl<'a> Reconcile<'a> {
@@ -445,7 +445,7 @@ impl<'a> Reconcile<'a> {
         let mut replaced = pods::launcher_template(common)?.replaced;
         if self.setup.workers.is_some() {
             replaced
-                .extend(pods::worker(common, 0, draft.memory.attempt(WORKER_LABEL, 0))?.replaced);
+                .extend(pods::worker(common, 0, draft.state.attempt(WORKER_LABEL, 0))?.replaced);
         }
         progress::record_replaced_variables(replaced, draft);
         Ok(())
@@ -473,7 +473,7 @@ impl<'a> Reconcile<'a> {
     fn fail_followed(&self, pod: &BatchPod, cause: &FailureCause, draft: &mut Draft) {
         draft.remember_failure_of(&pod.name, self.cx.namespace, &pod.pod);
         failing::fail(self.mpi, self.cx, self.observed, cause, draft);
-        draft.memory.ready = Some(format!("0/{}", self.cx.roles.total()));
+        draft.state.ready = Some(format!("0/{}", self.cx.roles.total()));
         let failed = BatchView {
             failed: 1,
             ..BatchView::default()
@@ -486,20 +486,20 @@ impl<'a> Reconcile<'a> {
         let (cx, observed) = (self.cx, self.observed);
         if pod.pod.phase == PodPhase::Failed && !pod.pod.terminating {
             let charged = u32::from(!pod.pod.disrupted);
-            let spent = draft.memory.counted_failures.saturating_add(charged);
+            let spent = draft.state.counted_failures.saturating_add(charged);
             let limit = cx.job.spec.run_policy.backoff_limit.filter(|l| *l >= 0);
             if charged > 0 && limit.is_some_and(|l| i64::from(spent) > i64::from(l)) {
                 return self.fail_followed(pod, &FailureCause::BackoffLimit, draft);
             }
-            draft.memory.counted_failures = spent;
+            draft.state.counted_failures = spent;
             draft.remember_failure_of(&pod.name, cx.namespace, &pod.pod);
             return self.restart_followed(LAUNCHER, FailureReason::of(&pod.pod), draft);
         }
         progress::end_at_deadline(self.mpi, cx, observed, draft);
-        if draft.memory.is_finished() {
+        if draft.state.is_finished() {
             return;
         }
-        if !draft.memory.replicas.is_empty() {
+        if !draft.state.replicas.is_empty() {
             // The followed launcher can't reach a worker of this operator.
             return self.recreate_all(draft);
         }
@@ -509,13 +509,13 @@ impl<'a> Reconcile<'a> {
             return self.restart_followed(WORKER, FailureReason::DISRUPTED, draft);
         }
         let uid = pod.pod.uid.to_string();
-        draft.memory.made_once.insert(LAUNCHER_BARE.to_owned(), uid);
+        draft.state.made_once.insert(LAUNCHER_BARE.to_owned(), uid);
         self.record_running(census, draft);
     }
 
     /// Restarts a run that the training operator started.
     fn restart_followed(&self, role: &str, why: FailureReason, draft: &mut Draft) {
-        draft.memory.recreated = draft.memory.recreated.saturating_add(1);
+        draft.state.recreated = draft.state.recreated.saturating_add(1);
         let message = self.mpi.message(self.cx, &JobMessage::Restarting { role });
         let reason = format!("{KIND}Restarting");
         draft.set(ConditionType::Restarting, true, &reason, &message);
@@ -533,8 +533,8 @@ impl<'a> Reconcile<'a> {
 
     /// Recreates all pods, as this operator's.
     fn recreate_all(&self, draft: &mut Draft) {
-        draft.memory.next_gang_attempt(self.observed.newest_gang());
-        draft.memory.made_once.remove(LAUNCHER_BARE);
+        draft.state.next_gang_attempt(self.observed.newest_gang());
+        draft.state.made_once.remove(LAUNCHER_BARE);
         edits::renew(self.mpi, self.cx, draft);
         gang::begin(self.cx, self.observed, draft);
         draft.urgency(Urgency::First);
@@ -542,7 +542,7 @@ impl<'a> Reconcile<'a> {
 
     /// Leaves the launcher's Job to the former run. It is deleted once this is stored, and its end no longer counts.
     fn retire_launcher(&self, draft: &mut Draft) {
-        let made_once = &mut draft.memory.made_once;
+        let made_once = &mut draft.state.made_once;
         made_once.remove(LAUNCHER_BARE);
         let known = made_once.remove(LAUNCHER_UID);
         let bare = self.followed.map(|pod| pod.pod.uid);
@@ -556,7 +556,7 @@ impl<'a> Reconcile<'a> {
     fn renew_foreign(&self, draft: &mut Draft) {
         let left = self.setup.origin == Origin::V1
             && self.batch.is_none()
-            && bare::is_untouched(&draft.memory);
+            && bare::is_untouched(&draft.state);
         if left && !self.observed.pods.is_empty() {
             self.recreate_all(draft);
         }
@@ -566,7 +566,7 @@ impl<'a> Reconcile<'a> {
     fn ends(&self, census: &Census<'a>, draft: &mut Draft) -> bool {
         if self.batch.is_some() {
             // It was created after the last pod of the former one had ended.
-            draft.memory.made_once.remove(LAUNCHER_FORMER);
+            draft.state.made_once.remove(LAUNCHER_FORMER);
         }
         if let Some(pod) = self.followed {
             if !self.ends_as(pod, draft) {
@@ -582,7 +582,7 @@ impl<'a> Reconcile<'a> {
             }
         } else {
             let policy = &self.cx.job.spec.run_policy;
-            let known = draft.memory.made_once.get(LAUNCHER_UID);
+            let known = draft.state.made_once.get(LAUNCHER_UID);
             let known = known.and_then(|uid| Uid::parse(uid));
             let seen_to_go = |uid| self.observed.gone.contains(&uid);
             if policy.ttl_seconds_after_finished.is_none() || known.is_none_or(seen_to_go) {
@@ -593,7 +593,7 @@ impl<'a> Reconcile<'a> {
                         it is not run again";
             self.fail(&BatchView::default(), "LauncherGone", text, draft);
         }
-        if draft.memory.is_finished() {
+        if draft.state.is_finished() {
             self.warn_of_workers(census, draft);
         }
         true
@@ -604,9 +604,9 @@ impl<'a> Reconcile<'a> {
         let message = self.mpi.message(self.cx, &JobMessage::Succeeded);
         self.never_ran(draft);
         draft.set(ConditionType::Succeeded, true, &reason, &message);
-        let start = draft.memory.started;
-        draft.memory.completed = Some(at.unwrap_or(draft.now).max(start.unwrap_or(Timestamp::MIN)));
-        draft.memory.ready = Some(format!("{0}/{0}", self.cx.roles.total()));
+        let start = draft.state.started;
+        draft.state.completed = Some(at.unwrap_or(draft.now).max(start.unwrap_or(Timestamp::MIN)));
+        draft.state.ready = Some(format!("{0}/{0}", self.cx.roles.total()));
         draft.notes.push(Note::normal(reason, message));
         draft.transitions.push(Transition::Succeeded);
         self.last_counts(batch, 1, draft);
@@ -631,7 +631,7 @@ impl<'a> Reconcile<'a> {
                 let why = trouble.map_or("", |t| &*t.reason);
                 reason = format!("{reason}/{why}");
                 let of_pod = trouble.filter(|t| health::is_of_pod(t) && !t.message.is_empty());
-                let recorded = draft.memory.last_failure.as_ref();
+                let recorded = draft.state.last_failure.as_ref();
                 let said = match of_pod {
                     Some(of_pod) => Some(&of_pod.message),
                     None => recorded.and_then(|recorded| recorded.message.as_ref()),
@@ -656,7 +656,7 @@ impl<'a> Reconcile<'a> {
         let note = Note::warning(reason.clone(), message.clone());
         failing::end(draft, &reason, &message, note);
         // The minimum, because readiness at the failure depends on when the operator reconciled.
-        draft.memory.ready = Some(format!("0/{}", self.cx.roles.total()));
+        draft.state.ready = Some(format!("0/{}", self.cx.roles.total()));
         self.last_counts(batch, 0, draft);
     }
 
@@ -668,7 +668,7 @@ impl<'a> Reconcile<'a> {
         draft: &Draft,
     ) -> Option<LastFailure> {
         let launcher = format!("{}-", hosts::launcher_name(self.setup.name));
-        let recorded = draft.memory.last_failure.as_ref()?;
+        let recorded = draft.state.last_failure.as_ref()?;
         let at = recorded.time.as_ref().map(|time| time.0);
         let ended = failed.and_then(|p| p.pod.trouble.as_deref()?.since);
         let is_later = match failed {
@@ -686,7 +686,7 @@ impl<'a> Reconcile<'a> {
         }
         let image = self.mpi.gate_image.as_deref();
         let said = gate_trouble::describe(pod, Cause::RunContainerError, image);
-        if let Some(last) = &mut draft.memory.last_failure {
+        if let Some(last) = &mut draft.state.last_failure {
             last.message = Some(shorten(&said, 1024));
         }
     }
@@ -695,10 +695,10 @@ impl<'a> Reconcile<'a> {
     fn remember_restarts(&self, draft: &mut Draft) {
         let restarts = self.launchers().map(|p| p.pod.restarts);
         let restarts = restarts.fold(0, u32::saturating_add);
-        if restarts <= draft.memory.container_restarts {
+        if restarts <= draft.state.container_restarts {
             return;
         }
-        draft.memory.container_restarts = restarts;
+        draft.state.container_restarts = restarts;
         let ended = |p: &&BatchPod| {
             let trouble = p.pod.trouble.as_deref();
             !p.pod.phase.has_ended() && trouble.is_some_and(|t| t.exit_code.is_some())
@@ -719,12 +719,12 @@ impl<'a> Reconcile<'a> {
         let Some(since) = self.without_pod_since(batch).filter(|_| runs) else {
             return;
         };
-        let patience = backoff(failures(batch)) + LAUNCHER_POD_TIMEOUT;
-        if since.duration_until(draft.now).as_secs() < patience {
-            return draft.requeue_after(since, patience);
+        let timeout = backoff(failures(batch)) + LAUNCHER_POD_TIMEOUT;
+        if since.duration_until(draft.now).as_secs() < timeout {
+            return draft.requeue_after(since, timeout);
         }
         let text = format!(
-            "Job {0} has created no pod for {patience} s. kubectl describe job {0} shows why; usually a quota or a policy rejects it.",
+            "Job {0} has created no pod for {timeout} s. kubectl describe job {0} shows why; usually a quota or a policy rejects it.",
             view.name
         );
         draft.stall.get_or_insert(("LauncherPodMissing", text));
@@ -751,7 +751,7 @@ impl<'a> Reconcile<'a> {
             return;
         }
         let stalled = ConditionType::Stalled;
-        let mut known = draft.memory.conditions.iter().filter(|c| c.holds(stalled));
+        let mut known = draft.state.conditions.iter().filter(|c| c.holds(stalled));
         let known = known.find_map(|c| c.reason.clone());
         let mut found = None;
         for pod in self.active_launchers() {
@@ -790,7 +790,7 @@ impl<'a> Reconcile<'a> {
     /// Sets the Running condition of a job that ended without it.
     fn never_ran(&self, draft: &mut Draft) {
         let running = ConditionType::Running.as_str();
-        if draft.memory.conditions.iter().all(|c| c.type_ != running) {
+        if draft.state.conditions.iter().all(|c| c.type_ != running) {
             let text = format!(
                 "{KIND} {}/{} is finished but Running condition was never set.",
                 self.cx.namespace, self.cx.name
@@ -811,11 +811,11 @@ impl<'a> Reconcile<'a> {
             failed: number(batch.failed),
             ..ReplicaStatus::default()
         };
-        let counts = draft.memory.counts.get_or_insert_default();
+        let counts = draft.state.counts.get_or_insert_default();
         counts.insert(LAUNCHER.to_owned(), launcher);
         counts.insert(WORKER.to_owned(), ReplicaStatus::default());
-        draft.memory.worker_selector = Some(pods::worker_selector(self.setup));
-        draft.memory.made_from = None;
+        draft.state.worker_selector = Some(pods::worker_selector(self.setup));
+        draft.state.made_from = None;
         draft.urgency(Urgency::First);
     }
 
@@ -841,7 +841,7 @@ impl<'a> Reconcile<'a> {
                     failing::fail(self.mpi, cx, observed, &cause, draft);
                 }
                 Verdict::Retry(failures) => {
-                    let failures = failing::batch(cx, census, failures, &mut draft.memory);
+                    let failures = failing::batch(cx, census, failures, &mut draft.state);
                     if failures.is_empty() {
                         return;
                     }
@@ -863,7 +863,7 @@ impl<'a> Reconcile<'a> {
         let Verdict::Retry(failures) = lost::give_up(census, observed.rules, draft, verdict) else {
             return;
         };
-        let failures = failing::batch(cx, census, failures, &mut draft.memory);
+        let failures = failing::batch(cx, census, failures, &mut draft.state);
         if failures.is_empty() {
             return;
         }
@@ -900,7 +900,7 @@ impl<'a> Reconcile<'a> {
     ///
     /// `retried`: the launcher has failed since the last reconcile.
     fn secret(&self, census: &Census<'a>, retried: bool, draft: &mut Draft) -> Option<String> {
-        if let Some(name) = draft.memory.made_once.get(SECRET).cloned() {
+        if let Some(name) = draft.state.made_once.get(SECRET).cloned() {
             // Somebody may have deleted it. The operator never reads it, so it requests it again when a run starts.
             if draft.starts || retried {
                 let object = Object::Secret(objects::secret(&self.common(&name)));
@@ -931,7 +931,7 @@ impl<'a> Reconcile<'a> {
             }
         };
         draft
-            .memory
+            .state
             .made_once
             .insert(SECRET.to_owned(), name.clone());
         draft.urgency(if begun {
@@ -995,7 +995,7 @@ impl<'a> Reconcile<'a> {
             draft.steps.push(delete(former));
         }
         gang::clear(cx.name, self.observed, draft);
-        let run = draft.memory.gang.clone().unwrap_or_default();
+        let run = draft.state.gang.clone().unwrap_or_default();
         // A launcher that waits for its workers can't start together with them.
         let workers = || RoleSet::new(setup.workers.iter().cloned().collect());
         let workers = setup.waits_for_workers.then(workers);
@@ -1015,7 +1015,7 @@ impl<'a> Reconcile<'a> {
         {
             return Ok(());
         }
-        let restarts = draft.memory.made_once.contains_key(LAUNCHER_FORMER);
+        let restarts = draft.state.made_once.contains_key(LAUNCHER_FORMER);
         let met = restarts && (self.former.is_some() || self.has_active_former_launcher())
             || progress::meets_former_run(census, draft);
         let mut creates = Creates::default();
@@ -1028,7 +1028,7 @@ impl<'a> Reconcile<'a> {
             {
                 continue;
             }
-            let attempt = draft.memory.attempt(WORKER_LABEL, slot.index);
+            let attempt = draft.state.attempt(WORKER_LABEL, slot.index);
             let mut made = pods::worker(common, slot.index, attempt)?.made;
             if let Some(gang) = &gang {
                 gang.provider.behaviour().stamp(gang, me.role, &mut made);
@@ -1110,12 +1110,12 @@ impl<'a> Reconcile<'a> {
         if view.terminating || !batch.suspended || !may_run || self.has_active_former_launcher() {
             return Ok(());
         }
-        let made_from = draft.memory.made_once.get(LAUNCHER_TEMPLATE);
+        let made_from = draft.state.made_once.get(LAUNCHER_TEMPLATE);
         if made_from.is_some_and(|old| *old != self.launcher_digest(common, gang)) {
             // The Job's template is immutable, so the Job is recreated once none of its pods is left.
             if self.active_launchers().next().is_none() {
                 // The status is written before the deletion: a Job that disappears unrecorded may have run.
-                draft.memory.made_once.remove(LAUNCHER_UID);
+                draft.state.made_once.remove(LAUNCHER_UID);
                 draft.urgency(Urgency::First);
                 draft.steps.push(delete(view));
                 draft.requeue = true;
@@ -1146,7 +1146,7 @@ impl<'a> Reconcile<'a> {
             return;
         }
         let uid = view.uid.to_string();
-        draft.memory.made_once.insert(LAUNCHER_UID.to_owned(), uid);
+        draft.state.made_once.insert(LAUNCHER_UID.to_owned(), uid);
     }
 
     /// Hashes the fields of the launcher's template that an existing Job can't adopt.
@@ -1205,13 +1205,13 @@ impl<'a> Reconcile<'a> {
             spec.template = self.stamped(std::mem::take(&mut spec.template), gang);
         }
         let digest = self.launcher_digest(common, gang);
-        let made_once = &mut draft.memory.made_once;
+        let made_once = &mut draft.state.made_once;
         let known = made_once.insert(LAUNCHER_TEMPLATE.to_owned(), digest.clone());
         if known != Some(digest) {
             draft.urgency(Urgency::First);
         }
         // The status shows the launcher as soon as it is created.
-        let counts = draft.memory.counts.get_or_insert_default();
+        let counts = draft.state.counts.get_or_insert_default();
         counts.entry(LAUNCHER.to_owned()).or_default();
         draft
             .steps
@@ -1221,7 +1221,7 @@ impl<'a> Reconcile<'a> {
 
     /// Returns true if more pods of the launcher's Job have failed than the status counts.
     fn has_failed_again(&self, draft: &Draft) -> bool {
-        let counts = draft.memory.counts.as_ref();
+        let counts = draft.state.counts.as_ref();
         let known = counts.and_then(|c| c.get(LAUNCHER)).map_or(0, |c| c.failed);
         let failed = self.batch.map_or(0, |(_, batch)| number(batch.failed));
         failed > known
@@ -1239,7 +1239,7 @@ impl<'a> Reconcile<'a> {
         let (cx, setup) = (self.cx, self.setup);
         let at = cx.roles.iter().position(|r| r.key == WORKER);
         let workers = at.map(|at| census.counts[at]).unwrap_or_default();
-        let counts = draft.memory.counts.get_or_insert_default();
+        let counts = draft.state.counts.get_or_insert_default();
         if self.batch.is_some() || self.followed.is_some() {
             let launcher = ReplicaStatus {
                 active: number(self.launching()),
@@ -1257,10 +1257,10 @@ impl<'a> Reconcile<'a> {
             ..ReplicaStatus::default()
         };
         counts.insert(WORKER.to_owned(), shown);
-        draft.memory.worker_selector = Some(pods::worker_selector(setup));
+        draft.state.worker_selector = Some(pods::worker_selector(setup));
         let up = self.launchers().filter(|p| p.pod.ready).count();
         let up = workers.ready.saturating_add(u32::from(up > 0));
-        draft.memory.ready = Some(format!("{up}/{}", cx.roles.total()));
+        draft.state.ready = Some(format!("{up}/{}", cx.roles.total()));
     }
 
     /// Records an event about a launcher that started without some of its hosts.
@@ -1270,7 +1270,7 @@ impl<'a> Reconcile<'a> {
             return;
         };
         let told = draft
-            .memory
+            .state
             .made_once
             .insert(GATE_TOLD.to_owned(), pod.name.to_string());
         if told.as_deref() != Some(&*pod.name) {
@@ -1283,7 +1283,7 @@ impl<'a> Reconcile<'a> {
     fn record_running(&self, census: &Census<'a>, draft: &mut Draft) {
         if self.launching() > 0
             && self.workers(census).all(runs)
-            && !draft.memory.holds(ConditionType::Running)
+            && !draft.state.holds(ConditionType::Running)
         {
             let reason = format!("{KIND}Running");
             let message = self.mpi.message(self.cx, &JobMessage::Running);

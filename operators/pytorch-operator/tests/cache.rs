@@ -286,12 +286,12 @@ async fn a_job_whose_reconcile_panics_hears_of_it_also_where_it_is_not_in_memory
         let (mut worker, _) = worker_with(job("pt", "9", 10), &[], room(bytes));
         assert_eq!(worker.jobs.uncached(), usize::from(bytes == 0));
         let (events, mut server) = crate::server::events();
-        Arc::get_mut(&mut worker).unwrap().tools.events = events;
+        Arc::get_mut(&mut worker).unwrap().context.events = events;
         let panic: tokio::task::JoinError = tokio::spawn(async { panic!("a defect") })
             .await
             .unwrap_err();
         worker.panicked(&key("pt"), &panic);
-        assert_eq!(worker.tools.backoff.failures(&key("pt")), 1);
+        assert_eq!(worker.context.backoff.failures(&key("pt")), 1);
         let asked = server.asked().await;
         assert_eq!(asked.what, "POST /api/v1/namespaces/ns1/events");
         let about = &asked.body["involvedObject"];

@@ -299,7 +299,7 @@ async fn a_replacement_waits_neither_for_counts_nor_for_the_watch() {
     job.metadata.resource_version = Some("41".to_owned());
     let pods = [pod("master", "Running"), pod("worker", "Failed")];
     let (mut worker, mut server) = worker(job, &pods);
-    let times = &mut Arc::get_mut(&mut worker).unwrap().tools.times;
+    let times = &mut Arc::get_mut(&mut worker).unwrap().context.times;
     times.status_delay = Duration::from_millis(100);
     let reconcile = tokio::spawn(Arc::clone(&worker).reconcile(JobKey::new("ns1", "pt")));
     let decision = server.asked().await;

@@ -29,7 +29,7 @@ use crate::lifecycle::Rules;
 use crate::lifecycle::observed::Kind;
 use crate::schedule::Precision;
 use crate::submission::Settings;
-use applications::{Applications, Memory};
+use applications::{Applications, ProcessState};
 use cache::{Cache, CoschedulingGroup, VolcanoGroup};
 use metrics::SparkMetrics;
 use schedules::Schedules;
@@ -87,7 +87,7 @@ impl Operator for Spark {
             settings: self.settings.clone(),
             rules: self.rules.clone(),
             counts: self.metrics.clone(),
-            memory: Memory::default(),
+            state: ProcessState::default(),
         };
         let jobs = Arc::new(Jobs::new(Arc::clone(&job_cache)));
         let apps = manager.worker(applications, jobs, Arc::clone(&caller));

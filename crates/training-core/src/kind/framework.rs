@@ -15,9 +15,9 @@ use crate::kind::replicas::Replicas;
 use crate::model::autoscaler::Autoscaling;
 use crate::model::census::Census;
 use crate::model::digest::Digest;
+use crate::model::durable_state::{DurableState, JobState};
 use crate::model::error::SpecError;
 use crate::model::grants::Grant;
-use crate::model::memory::{JobState, Memory};
 use crate::model::notes::Note;
 use crate::model::object::{ObjectKind, SecretGenerator};
 use crate::model::phase::{Phase, Progress};
@@ -62,7 +62,7 @@ pub trait TrainingJob: Stored<Status: JobState> {
     /// The replica specs, as stored.
     fn replica_specs(&self) -> &ReplicaSpecs;
     /// Reinterprets a status that another operator of this kind wrote, where its meaning differs.
-    fn reread(_memory: &mut Memory) {}
+    fn reread(_memory: &mut DurableState) {}
 }
 
 /// Implements [`Stored`] and [`TrainingJob`] for a kind whose spec has a `run_policy` and the given field of replica specs, and
@@ -74,7 +74,7 @@ macro_rules! training_job {
         $crate::training_job!($job, $replicas, |_: &mut $job| ());
     };
     ($job:ident, $replicas:ident, $drop:expr) => {
-        $crate::training_job!($job, $replicas, $drop, |_: &mut $crate::Memory| ());
+        $crate::training_job!($job, $replicas, $drop, |_: &mut $crate::DurableState| ());
     };
     ($job:ident, $replicas:ident, $drop:expr, $reread:expr) => {
         impl $crate::Stored for $job {
@@ -94,9 +94,9 @@ macro_rules! training_job {
 
             fn has_ended(&self) -> bool {
                 self.status.as_ref().is_some_and(|status| {
-                    let mut memory = $crate::JobState::durable_state(status);
-                    <Self as $crate::TrainingJob>::reread(&mut memory);
-                    memory.is_finished()
+                    let mut state = $crate::JobState::durable_state(status);
+                    <Self as $crate::TrainingJob>::reread(&mut state);
+                    state.is_finished()
                 })
             }
 
@@ -117,8 +117,8 @@ macro_rules! training_job {
                 &self.spec.$replicas
             }
 
-            fn reread(memory: &mut $crate::Memory) {
-                ($reread)(memory);
+            fn reread(state: &mut $crate::DurableState) {
+                ($reread)(state);
             }
         }
     };

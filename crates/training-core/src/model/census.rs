@@ -1,6 +1,6 @@
 //! Matches the pods of a job with the replicas that it should have.
 
-use crate::model::memory::Memory;
+use crate::model::durable_state::DurableState;
 use crate::model::observed::Observed;
 use crate::model::roles::RoleSet;
 use crate::model::view::{PodPhase, PodView};
@@ -65,7 +65,7 @@ pub struct Census<'a> {
 
 impl<'a> Census<'a> {
     /// Assigns the observed pods to the roles' slots.
-    pub fn take(roles: &RoleSet<'_>, observed: &'a Observed, memory: &Memory) -> Self {
+    pub fn take(roles: &RoleSet<'_>, observed: &'a Observed, state: &DurableState) -> Self {
         let mut offsets = Vec::new();
         let mut slots = Vec::new();
         for (at, role) in roles.iter().enumerate() {
@@ -73,7 +73,7 @@ impl<'a> Census<'a> {
             slots.extend((0..role.replicas).map(|index| Slot {
                 role: at,
                 index,
-                state: if !role.is_host && memory.has_finished(&role.label, index) {
+                state: if !role.is_host && state.has_finished(&role.label, index) {
                     SlotState::Finished
                 } else {
                     SlotState::Empty
@@ -94,7 +94,7 @@ impl<'a> Census<'a> {
                 let slot = &mut slots[at];
                 slot.pod = Some(pod);
                 if slot.state != SlotState::Finished {
-                    slot.state = state_of(pod, is_host, memory);
+                    slot.state = state_of(pod, is_host, state);
                 }
             } else {
                 if let (Some((at, _)), PodPhase::Running) = (roles.by_label(&pod.role), pod.phase) {
@@ -157,13 +157,13 @@ impl<'a> Census<'a> {
     }
 }
 
-fn state_of(pod: &PodView, is_host: bool, memory: &Memory) -> SlotState {
+fn state_of(pod: &PodView, is_host: bool, state: &DurableState) -> SlotState {
     // A disrupted pod may still succeed. Its replica needs no second run, unless the whole gang restarts.
     let finished = pod.phase == PodPhase::Succeeded && !is_host;
-    if finished && pod.attempt.gang >= memory.gang_attempt {
+    if finished && pod.attempt.gang >= state.gang_attempt {
         return SlotState::Finished;
     }
-    if pod.attempt < memory.attempt(&pod.role, pod.index) {
+    if pod.attempt < state.attempt(&pod.role, pod.index) {
         return SlotState::Outdated;
     }
     // A deleted pod is being replaced, however it ends.

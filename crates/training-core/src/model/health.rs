@@ -23,7 +23,7 @@ pub enum Finding {
 
 /// Checks one pod.
 pub fn find(pod: &PodView, now: Timestamp) -> Finding {
-    let after = |since: Timestamp, cause: Cause| match since.checked_add(cause.patience()) {
+    let after = |since: Timestamp, cause: Cause| match since.checked_add(cause.delay()) {
         Ok(at) if at > now => Finding::Until(at),
         Ok(_) | Err(_) => Finding::Is(cause),
     };

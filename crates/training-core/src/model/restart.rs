@@ -3,7 +3,7 @@
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use training_api::RestartPolicy;
 
-use crate::model::memory::ReplicaMemory;
+use crate::model::durable_state::ReplicaRestarts;
 use crate::model::roles::RoleSpec;
 use crate::model::view::PodView;
 
@@ -92,7 +92,7 @@ pub fn ran_long(pod: &PodView, now: Timestamp) -> bool {
     ran.is_some_and(|ran| ran >= LONG_RUN)
 }
 
-impl ReplicaMemory {
+impl ReplicaRestarts {
     /// Returns the attempt after this one and after the one that a pod carries (`carried`).
     #[must_use]
     pub fn next(self, carried: u32, ran_long: bool, now: Timestamp) -> Self {
@@ -107,7 +107,7 @@ impl ReplicaMemory {
 
 /// Returns when the replica's next pod may be created; `None` means now. The result depends on stored times only, so a restart of
 /// the operator neither drops nor resets the backoff.
-pub fn not_before(replica: Option<&ReplicaMemory>) -> Option<Timestamp> {
+pub fn not_before(replica: Option<&ReplicaRestarts>) -> Option<Timestamp> {
     let replica = replica?;
     let decided = replica.decided?;
     let in_series = replica.attempt.saturating_sub(replica.settled);

@@ -197,7 +197,7 @@ impl Cause {
     }
 
     /// How long the problem may last before the job reports it, counted from [`Trouble::since`].
-    pub(crate) fn patience(self) -> SignedDuration {
+    pub(crate) fn delay(self) -> SignedDuration {
         match self {
             Self::Unschedulable | Self::SchedulingGated => PATIENCE_SCHEDULING,
             Self::PodNotStarting => PATIENCE_STARTING,

@@ -6,7 +6,7 @@ use training_api::ReplicaStatus;
 
 use crate::kind::framework::{Framework, JobCx};
 use crate::model::census::{Census, Count};
-use crate::model::memory::Memory;
+use crate::model::durable_state::DurableState;
 use crate::model::view::PodPhase;
 use crate::render::pod;
 
@@ -15,9 +15,9 @@ use crate::render::pod;
 pub(crate) fn count<F: Framework>(
     cx: &JobCx<'_, F::Job>,
     census: &Census<'_>,
-    memory: &mut Memory,
+    state: &mut DurableState,
 ) {
-    let counts = memory.counts.get_or_insert_with(BTreeMap::new);
+    let counts = state.counts.get_or_insert_with(BTreeMap::new);
     for (role, count) in cx.roles.iter().zip(&census.counts) {
         let selector = F::SELECTORS.then(|| pod::selector::<F>(cx.name, &role.label));
         counts.insert(role.key.clone(), replica_status(*count, selector));
@@ -36,7 +36,7 @@ pub(crate) fn count<F: Framework>(
         shown.succeeded = of_type(PodPhase::Succeeded);
         shown.failed = of_type(PodPhase::Failed);
     }
-    memory.ready = Some(format!("{}/{}", census.ready(), cx.roles.total()));
+    state.ready = Some(format!("{}/{}", census.ready(), cx.roles.total()));
 }
 
 fn replica_status(count: Count, selector: Option<String>) -> ReplicaStatus {

@@ -7,8 +7,8 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use training_api::{ConditionType, JobStatus, LastFailure};
 
 use crate::model::conditions;
+use crate::model::durable_state::{DurableState, JobState};
 use crate::model::health::explain_failure;
-use crate::model::memory::{JobState, Memory};
 use crate::model::names;
 use crate::model::notes::Note;
 use crate::model::patch::merge_patch;
@@ -20,7 +20,7 @@ use crate::model::view::PodView;
 #[derive(Debug)]
 pub struct Draft {
     /// The new durable state.
-    pub memory: Memory,
+    pub state: DurableState,
     /// The current second.
     pub now: Timestamp,
     /// The steps, deletes first.
@@ -43,9 +43,9 @@ pub struct Draft {
 }
 
 impl Draft {
-    pub(crate) fn new(memory: Memory, now: Timestamp) -> Self {
+    pub(crate) fn new(state: DurableState, now: Timestamp) -> Self {
         Self {
-            memory,
+            state,
             now,
             steps: Vec::new(),
             notes: Vec::new(),
@@ -62,7 +62,7 @@ impl Draft {
     /// Sets a condition: see [`conditions::set`].
     pub fn set(&mut self, type_: ConditionType, holds: bool, reason: &str, message: &str) {
         conditions::set(
-            &mut self.memory.conditions,
+            &mut self.state.conditions,
             type_,
             holds,
             reason,
@@ -73,8 +73,8 @@ impl Draft {
 
     /// Sets the completion time to now, or to the start time if the clock was set back.
     pub fn complete(&mut self) {
-        let start = self.memory.started.unwrap_or(self.now);
-        self.memory.completed = Some(self.now.max(start));
+        let start = self.state.started.unwrap_or(self.now);
+        self.state.completed = Some(self.now.max(start));
     }
 
     /// Raises the urgency of the status write to at least this.
@@ -128,8 +128,8 @@ impl Draft {
 
     /// Returns when the backoff allows this replica's next pod; `None` means now.
     pub fn next_attempt(&self, role: &str, index: u32) -> Option<Timestamp> {
-        let own = self.memory.replicas.get(&(role.to_owned(), index));
-        let due = not_before(own).max(not_before(self.memory.gang_restart.as_ref()));
+        let own = self.state.replicas.get(&(role.to_owned(), index));
+        let due = not_before(own).max(not_before(self.state.gang_restart.as_ref()));
         due.filter(|at| *at > self.now)
     }
 
@@ -152,7 +152,7 @@ impl Draft {
         let message = shorten(&explain_failure(pod), 1024);
         let trouble = pod.trouble.as_deref();
         let reason = trouble.map(|t| clean(&t.reason, 128));
-        self.memory.last_failure = Some(LastFailure {
+        self.state.last_failure = Some(LastFailure {
             pod: name,
             exit_code: trouble.and_then(|t| t.exit_code).or(pod.exit_code),
             reason: reason.filter(|r| !r.is_empty()),
@@ -164,7 +164,7 @@ impl Draft {
 
     /// `generation` is the generation of the job's spec.
     pub(crate) fn into_plan(self, old: &JobStatus, generation: Option<i64>) -> Plan<JobStatus> {
-        if self.withheld && !self.memory.holds(ConditionType::Stalled) {
+        if self.withheld && !self.state.holds(ConditionType::Stalled) {
             return Plan {
                 steps: self.steps,
                 requeue: self.requeue,
@@ -172,7 +172,7 @@ impl Draft {
                 ..Plan::default()
             };
         }
-        let mut next = old.report(&self.memory);
+        let mut next = old.report(&self.state);
         conditions::keep_times(&mut next.conditions, &old.conditions);
         // Clients that compare the two wait for a job that was edited, even if the edit changes nothing. A status of another operator
         // has none.

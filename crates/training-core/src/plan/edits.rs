@@ -47,7 +47,7 @@ pub fn notice<F: Framework>(
         return renew(framework, cx, draft);
     }
     // Without hashes, another operator started the run. Adding them now would only cost a write.
-    let Some(known) = &draft.memory.made_from else {
+    let Some(known) = &draft.state.made_from else {
         return;
     };
     if cx.job.meta().generation == Some(known.generation) {
@@ -69,13 +69,13 @@ pub fn notice<F: Framework>(
         );
         draft.notes.push(Note::warning("EditNotApplied", text));
     }
-    draft.memory.made_from = Some(next);
+    draft.state.made_from = Some(next);
     draft.urgency(Urgency::Parallel);
 }
 
 /// Stores the current hashes, because all pods are recreated from now on.
 pub fn renew<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>, draft: &mut Draft) {
-    draft.memory.made_from = Some(take(framework, cx));
+    draft.state.made_from = Some(take(framework, cx));
 }
 
 fn path<J>(cx: &JobCx<'_, J>, part: &str) -> String {

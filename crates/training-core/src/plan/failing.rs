@@ -7,7 +7,7 @@ use super::running::has_run;
 use super::{finished, restart};
 use crate::kind::framework::{Framework, JobCx, TrainingJob};
 use crate::model::census::{Census, Slot, SlotState};
-use crate::model::memory::{Memory, ReplicaMemory};
+use crate::model::durable_state::{DurableState, ReplicaRestarts};
 use crate::model::notes::Note;
 use crate::model::observed::Observed;
 use crate::model::reasons::FailureReason;
@@ -29,17 +29,17 @@ pub fn batch<J: TrainingJob>(
     cx: &JobCx<'_, J>,
     census: &Census<'_>,
     failures: Vec<RankFailure>,
-    memory: &mut Memory,
+    state: &mut DurableState,
 ) -> Vec<RankFailure> {
     let pod = |f: &RankFailure| census.slot(f.role, f.index).and_then(|s| s.pod);
     let pods: Vec<&PodView> = failures.iter().filter_map(pod).collect();
     let gang = cx.restart_scope() == RestartScope::Gang;
     let together = gang && !have_not_begun(cx, &failures, &pods);
-    if together || memory.replicas.len() + failures.len() <= MAX_ATTEMPTS {
+    if together || state.replicas.len() + failures.len() <= MAX_ATTEMPTS {
         return failures;
     }
-    let gang = memory.gang_attempt;
-    let keep = |(label, index): &(String, u32), entry: &mut ReplicaMemory| {
+    let gang = state.gang_attempt;
+    let keep = |(label, index): &(String, u32), entry: &mut ReplicaRestarts| {
         let slot = cx
             .roles
             .by_label(label)
@@ -53,18 +53,18 @@ pub fn batch<J: TrainingJob>(
         })
     };
     // Entries with backoff history are dropped last.
-    memory
+    state
         .replicas
         .retain(|place, entry| entry.settled > 0 || keep(place, entry));
-    if memory.replicas.len() >= MAX_ATTEMPTS {
-        memory.replicas.retain(keep);
+    if state.replicas.len() >= MAX_ATTEMPTS {
+        state.replicas.retain(keep);
     }
-    let mut room = MAX_ATTEMPTS.saturating_sub(memory.replicas.len());
+    let mut room = MAX_ATTEMPTS.saturating_sub(state.replicas.len());
     let mut fits = |failure: &RankFailure| {
         let Some(role) = cx.roles.iter().nth(failure.role) else {
             return false;
         };
-        if memory
+        if state
             .replicas
             .contains_key(&(role.label.clone(), failure.index))
         {
@@ -105,7 +105,7 @@ pub fn retry<F: Framework>(
         true => 0,
         false => u32::try_from(charged).unwrap_or(u32::MAX),
     };
-    let spent = draft.memory.counted_failures.saturating_add(cost);
+    let spent = draft.state.counted_failures.saturating_add(cost);
     if let Some(limit) = cx.job.run_policy().backoff_limit.filter(|l| *l >= 0)
         && cost > 0
         && i64::from(spent) > i64::from(limit)
@@ -113,16 +113,16 @@ pub fn retry<F: Framework>(
         remember(cx, pods, draft);
         return fail(framework, cx, observed, &FailureCause::BackoffLimit, draft);
     }
-    draft.memory.counted_failures = spent;
+    draft.state.counted_failures = spent;
     if together {
         restart::all(framework, cx, observed, draft);
         // The first pod to fail is the likely culprit.
         let first = pods.iter().min_by_key(|pod| ended(pod));
         let reason = first.map_or(FailureReason::OTHER, |pod| FailureReason::of(pod));
         draft.transitions.push(Transition::Restarted(reason));
-        let before = draft.memory.gang_restart.unwrap_or_default();
+        let before = draft.state.gang_restart.unwrap_or_default();
         let ran_long = pods.iter().any(|pod| ran_long(pod, draft.now));
-        draft.memory.gang_restart = Some(before.next(0, ran_long, draft.now));
+        draft.state.gang_restart = Some(before.next(0, ran_long, draft.now));
     } else {
         next_attempts(cx, census, failures, draft);
     }
@@ -195,7 +195,7 @@ pub fn next_attempts<J: TrainingJob>(
     failures: &[RankFailure],
     draft: &mut Draft,
 ) {
-    let gang = draft.memory.gang_attempt;
+    let gang = draft.state.gang_attempt;
     for failure in failures {
         let Some(role) = cx.roles.iter().nth(failure.role) else {
             continue;
@@ -207,12 +207,12 @@ pub fn next_attempts<J: TrainingJob>(
             .map_or(0, |p| p.attempt.replica);
         let ran_long = pod.is_some_and(|p| ran_long(p, draft.now));
         let entry = draft
-            .memory
+            .state
             .replicas
             .entry((role.label.clone(), failure.index))
             .or_default();
         *entry = entry.next(carried, ran_long, draft.now);
-        draft.memory.recreated = draft.memory.recreated.saturating_add(1);
+        draft.state.recreated = draft.state.recreated.saturating_add(1);
         let reason = pod.map_or(FailureReason::OTHER, FailureReason::of);
         draft.transitions.push(Transition::Restarted(reason));
     }
@@ -228,7 +228,7 @@ pub fn remove_unreachable<J: TrainingJob>(
 ) {
     for failure in failures {
         let pod = census.slot(failure.role, failure.index).and_then(|s| s.pod);
-        if let Some(pod) = pod.filter(|p| p.attempt >= draft.memory.attempt(&p.role, p.index)) {
+        if let Some(pod) = pod.filter(|p| p.attempt >= draft.state.attempt(&p.role, p.index)) {
             draft.delete_pod(cx.name, pod);
         }
     }
@@ -267,8 +267,8 @@ pub(super) struct ToleratedFailures {
 
 impl ToleratedFailures {
     /// Reads the counts before this reconcile updates them.
-    pub(super) fn before<J: TrainingJob>(cx: &JobCx<'_, J>, memory: &Memory) -> Self {
-        let counts = memory.counts.as_ref();
+    pub(super) fn before<J: TrainingJob>(cx: &JobCx<'_, J>, state: &DurableState) -> Self {
+        let counts = state.counts.as_ref();
         let known = |key: &String| counts.and_then(|c| c.get(key)).map_or(0, |c| c.failed);
         let known = cx.roles.iter().map(|r| known(&r.key));
         Self {
@@ -395,7 +395,7 @@ pub fn remember_role<J: TrainingJob>(
 pub fn end(draft: &mut Draft, reason: &str, message: &str, note: Note) {
     draft.set(ConditionType::Failed, true, reason, message);
     draft.complete();
-    draft.memory.made_from = None;
+    draft.state.made_from = None;
     draft.transitions.push(Transition::Failed);
     draft.notes.push(note);
     draft.urgency(Urgency::First);
@@ -412,7 +412,7 @@ pub(super) fn warn_of_running_pods<J: TrainingJob>(
         .iter()
         .filter(|p| p.phase == PodPhase::Running);
     let active = running.count();
-    if active > 0 && finished::policy(job, &draft.memory, observed.rules) == CleanPodPolicy::None {
+    if active > 0 && finished::policy(job, &draft.state, observed.rules) == CleanPodPolicy::None {
         draft.notes.push(still_running(active, "pod"));
     }
 }

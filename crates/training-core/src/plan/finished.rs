@@ -8,7 +8,7 @@ use training_api::{CleanPodPolicy, ConditionType};
 use super::draft::Draft;
 use super::{autoscaler, gang};
 use crate::kind::framework::TrainingJob;
-use crate::model::memory::Memory;
+use crate::model::durable_state::DurableState;
 use crate::model::names;
 use crate::model::observed::Observed;
 use crate::model::rules::Rules;
@@ -17,7 +17,7 @@ use crate::model::view::PodPhase;
 
 /// The default reconcile of a finished job.
 pub(crate) fn decide<J: TrainingJob>(draft: &mut Draft, job: &J, observed: &Observed) {
-    if draft.memory.holds(ConditionType::Succeeded) {
+    if draft.state.holds(ConditionType::Succeeded) {
         fold(draft);
     }
     autoscaler::remove(&job.name_any(), observed, draft);
@@ -30,7 +30,7 @@ pub(crate) fn decide<J: TrainingJob>(draft: &mut Draft, job: &J, observed: &Obse
 
 /// Counts pods that still ran when the job succeeded as succeeded.
 pub(super) fn fold(draft: &mut Draft) {
-    for count in draft.memory.counts.iter_mut().flat_map(|c| c.values_mut()) {
+    for count in draft.state.counts.iter_mut().flat_map(|c| c.values_mut()) {
         count.succeeded = count.succeeded.saturating_add(count.active);
         count.active = 0;
     }
@@ -42,7 +42,7 @@ fn ended_by_condition(draft: &Draft) -> Option<k8s_openapi::jiff::Timestamp> {
         c.holds(ConditionType::Failed) || c.holds(ConditionType::Succeeded)
     };
     draft
-        .memory
+        .state
         .conditions
         .iter()
         .find(ends)?
@@ -52,14 +52,18 @@ fn ended_by_condition(draft: &Draft) -> Option<k8s_openapi::jiff::Timestamp> {
 }
 
 /// The clean-up policy of a finished job: its own, or a stricter one for failed jobs if the operator's settings say so.
-pub(super) fn policy<J: TrainingJob>(job: &J, memory: &Memory, rules: Rules) -> CleanPodPolicy {
-    stricter(job.run_policy().clean_pod_policy(), memory, rules)
+pub(super) fn policy<J: TrainingJob>(
+    job: &J,
+    state: &DurableState,
+    rules: Rules,
+) -> CleanPodPolicy {
+    stricter(job.run_policy().clean_pod_policy(), state, rules)
 }
 
 /// The same for a policy that is stored elsewhere.
-pub fn stricter(own: CleanPodPolicy, memory: &Memory, rules: Rules) -> CleanPodPolicy {
+pub fn stricter(own: CleanPodPolicy, state: &DurableState, rules: Rules) -> CleanPodPolicy {
     match own {
-        CleanPodPolicy::None if rules.clean_failed && memory.holds(ConditionType::Failed) => {
+        CleanPodPolicy::None if rules.clean_failed && state.holds(ConditionType::Failed) => {
             CleanPodPolicy::Running
         }
         own => own,
@@ -80,7 +84,7 @@ pub fn is_over(draft: &mut Draft, ttl: Option<i32>) -> bool {
     let Some(ttl) = ttl else {
         return false;
     };
-    let Some(ended) = draft.memory.completed.or_else(|| ended_by_condition(draft)) else {
+    let Some(ended) = draft.state.completed.or_else(|| ended_by_condition(draft)) else {
         return false;
     };
     // The TTL expires strictly after its last second.
@@ -95,7 +99,7 @@ pub fn is_over(draft: &mut Draft, ttl: Option<i32>) -> bool {
 }
 
 fn clean_up<J: TrainingJob>(draft: &mut Draft, job: &J, observed: &Observed) {
-    let policy = policy(job, &draft.memory, observed.rules);
+    let policy = policy(job, &draft.state, observed.rules);
     let name = job.name_any();
     let goes = |phase: PodPhase| takes(policy, phase);
     if policy == CleanPodPolicy::None {

@@ -33,7 +33,7 @@ pub enum PodCreation {
 
 /// Sets the gang scheduler of a new run: the operator's setting, unless the run already has pods with another mark.
 pub fn begin<J: TrainingJob>(cx: &JobCx<'_, J>, observed: &Observed, draft: &mut Draft) {
-    let known = draft.memory.gang.clone().unwrap_or_default();
+    let known = draft.state.gang.clone().unwrap_or_default();
     let provider = of_pods(observed, draft).map(|p| named(p, cx, observed, draft));
     let provider = provider.unwrap_or_else(|| observed.gang.provider.clone());
     remember(draft, known.next(provider));
@@ -41,7 +41,7 @@ pub fn begin<J: TrainingJob>(cx: &JobCx<'_, J>, observed: &Observed, draft: &mut
 
 /// Adopts the gang scheduler of a run that another operator started, by its pods.
 pub fn take_over<J: TrainingJob>(cx: &JobCx<'_, J>, observed: &Observed, draft: &mut Draft) {
-    if draft.memory.gang.is_none() && draft.memory.made_from.is_none() {
+    if draft.state.gang.is_none() && draft.state.made_from.is_none() {
         begin(cx, observed, draft);
     }
 }
@@ -77,7 +77,7 @@ fn of_pods(observed: &Observed, draft: &Draft) -> Option<Provider> {
 
 /// Returns the pods of the current run.
 fn present<'a>(observed: &'a Observed, draft: &Draft) -> impl Iterator<Item = &'a PodView> {
-    let attempt = draft.memory.gang_attempt;
+    let attempt = draft.state.gang_attempt;
     observed
         .pods
         .iter()
@@ -87,8 +87,8 @@ fn present<'a>(observed: &'a Observed, draft: &Draft) -> impl Iterator<Item = &'
 /// Stores the run before creating the first group: an operator with another setting would not look for it.
 fn remember(draft: &mut Draft, run: Run) {
     let run = Some(run).filter(|r| !r.is_plain());
-    if draft.memory.gang != run {
-        draft.memory.gang = run;
+    if draft.state.gang != run {
+        draft.state.gang = run;
         draft.urgency(Urgency::First);
     }
 }
@@ -96,7 +96,7 @@ fn remember(draft: &mut Draft, run: Run) {
 /// Returns true while the gang scheduler has not admitted the job. Such a job has not started.
 pub fn blocks_start(conventions: GangConventions, observed: &Observed, draft: &Draft) -> bool {
     let Some(run) = draft
-        .memory
+        .state
         .gang
         .as_ref()
         .filter(|_| conventions == GangConventions::Training)
@@ -413,7 +413,7 @@ fn without_nulls(value: &Value) -> Value {
 
 /// Deletes groups that the run doesn't use, and forgets former schedulers that have no groups left.
 pub fn clear(job: &str, observed: &Observed, draft: &mut Draft) {
-    let run = draft.memory.gang.clone().unwrap_or_default();
+    let run = draft.state.gang.clone().unwrap_or_default();
     let own = run.provider.kinds();
     delete(job, observed, draft, |kind| !own.contains(&kind));
     let gone = |kind: &GroupKind| match observed.gang.offers.of(*kind) {
@@ -422,17 +422,17 @@ pub fn clear(job: &str, observed: &Observed, draft: &mut Draft) {
         Availability::Missing => true,
         Availability::Unknown | Availability::Unanswered(_) | Availability::Denied(_) => false,
     };
-    if let Some(run) = &mut draft.memory.gang {
+    if let Some(run) = &mut draft.state.gang {
         run.former.retain(|f| !f.kinds().iter().all(gone));
     }
-    draft.memory.gang.take_if(|run| run.is_plain());
+    draft.state.gang.take_if(|run| run.is_plain());
 }
 
 /// Deletes all groups of a suspended or finished job. It looks up groups that another operator may have left, and forgets them when
 /// they are gone.
 pub fn remove(job: &str, observed: &Observed, draft: &mut Draft) {
     delete(job, observed, draft, |_| true);
-    let Some(mut run) = draft.memory.gang.take() else {
+    let Some(mut run) = draft.state.gang.take() else {
         return;
     };
     run.former.retain(|former| {
@@ -441,7 +441,7 @@ pub fn remove(job: &str, observed: &Observed, draft: &mut Draft) {
             .iter()
             .all(|kind| is_gone(*kind, observed, draft))
     });
-    draft.memory.gang = Some(run).filter(|run| !run.is_plain());
+    draft.state.gang = Some(run).filter(|run| !run.is_plain());
 }
 
 /// Returns true if a group that the watch may not show is gone. If unknown, looks it up.
@@ -468,9 +468,9 @@ fn is_gone(kind: GroupKind, observed: &Observed, draft: &mut Draft) -> bool {
 
 /// Returns the gang scheduler of a run that another operator started, unless the watch shows all of its groups.
 pub(super) fn foreign(observed: &Observed, draft: &Draft) -> Option<Provider> {
-    let memory = &draft.memory;
-    let begun = memory.holds(ConditionType::Created) && !memory.holds(ConditionType::Suspended);
-    if !begun || memory.is_finished() || memory.gang.is_some() || memory.made_from.is_some() {
+    let state = &draft.state;
+    let begun = state.holds(ConditionType::Created) && !state.holds(ConditionType::Suspended);
+    if !begun || state.is_finished() || state.gang.is_some() || state.made_from.is_some() {
         return None;
     }
     let provider = of_pods(observed, draft).unwrap_or_else(|| observed.gang.provider.clone());
@@ -480,7 +480,7 @@ pub(super) fn foreign(observed: &Observed, draft: &Draft) -> Option<Provider> {
 
 /// Handles another operator's run that ended before its groups were adopted: stores what to delete before looking it up.
 pub(super) fn leave(provider: Provider, draft: &mut Draft) {
-    draft.memory.gang = Some(Run {
+    draft.state.gang = Some(Run {
         provider: Provider::None,
         former: vec![provider],
     });

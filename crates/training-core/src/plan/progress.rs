@@ -14,8 +14,8 @@ use super::running::{has_run, runs};
 use super::{failing, finished, gang, lost, restart};
 use crate::kind::framework::{Framework, JobCx, TrainingJob};
 use crate::model::census::{Census, Slot, SlotState};
+use crate::model::durable_state::DurableState;
 use crate::model::error::SpecError;
-use crate::model::memory::Memory;
 use crate::model::names;
 use crate::model::notes::Note;
 use crate::model::observed::Observed;
@@ -34,11 +34,11 @@ pub(super) fn decide<F: Framework>(
     census: &Census<'_>,
     draft: &mut Draft,
 ) -> Result<(), SpecError> {
-    let lost = failing::ToleratedFailures::before(cx, &draft.memory);
-    count::<F>(cx, census, &mut draft.memory);
+    let lost = failing::ToleratedFailures::before(cx, &draft.state);
+    count::<F>(cx, census, &mut draft.state);
     let in_place = container_restarts(cx.roles, census);
-    let known = draft.memory.container_restarts;
-    draft.memory.container_restarts = draft.memory.container_restarts.max(in_place);
+    let known = draft.state.container_restarts;
+    draft.state.container_restarts = draft.state.container_restarts.max(in_place);
     if in_place > known {
         failing::remember_restart(cx, census, draft);
     }
@@ -79,7 +79,7 @@ pub(super) fn decide<F: Framework>(
         }
         Verdict::Retry(failures) => {
             lost.record_events(cx, census, draft);
-            let failures = failing::batch(cx, census, failures, &mut draft.memory);
+            let failures = failing::batch(cx, census, failures, &mut draft.state);
             if failures.is_empty() {
                 fill(framework, cx, observed, census, draft)
             } else {
@@ -89,10 +89,10 @@ pub(super) fn decide<F: Framework>(
         }
         Verdict::Progressing { running } => {
             lost.record_events(cx, census, draft);
-            let restarts = draft.memory.holds(ConditionType::Restarting)
-                && !has_restarted(framework, cx, census, &draft.memory);
+            let restarts = draft.state.holds(ConditionType::Restarting)
+                && !has_restarted(framework, cx, census, &draft.state);
             if running && !restarts {
-                if !draft.memory.holds(ConditionType::Running) && all_run(census) {
+                if !draft.state.holds(ConditionType::Running) && all_run(census) {
                     // No more pods can change this write.
                     draft.urgency(Urgency::Parallel);
                 }
@@ -107,7 +107,7 @@ pub(super) fn decide<F: Framework>(
 
 /// Requeues at the deadline, if the job has not ended.
 fn requeue_at_deadline<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &mut Draft) {
-    let deadline = deadline(cx, draft).filter(|_| !draft.memory.is_finished());
+    let deadline = deadline(cx, draft).filter(|_| !draft.state.is_finished());
     if let Some((started, seconds)) = deadline {
         draft.requeue_after(started, seconds);
     }
@@ -116,7 +116,7 @@ fn requeue_at_deadline<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &mut Draft) {
 /// Returns the start time and the seconds until the deadline. A negative deadline counts as none, and is reported.
 fn deadline<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &Draft) -> Option<(Timestamp, i64)> {
     let seconds = cx.job.run_policy().active_deadline_seconds;
-    draft.memory.started.zip(seconds.filter(|s| *s >= 0))
+    draft.state.started.zip(seconds.filter(|s| *s >= 0))
 }
 
 /// Ends a job whose deadline has passed, whatever its state.
@@ -147,7 +147,7 @@ fn fill<F: Framework>(
         record_replaced_variables(replaced, draft);
     }
     gang::clear(cx.name, observed, draft);
-    let run = draft.memory.gang.clone().unwrap_or_default();
+    let run = draft.state.gang.clone().unwrap_or_default();
     let gang = gang::of(framework, cx, observed, census, &run)?;
     let creation = gang.as_ref().map_or(gang::PodCreation::Allowed, |gang| {
         gang::ensure::<F>(cx, observed, census, gang, draft)
@@ -171,7 +171,7 @@ fn was_seen_to_run<J: TrainingJob>(
     };
     let decides = cx.roles.iter().enumerate().find(|(_, r)| r.is_master);
     decides.is_some_and(|(at, role)| role.key <= *failed && census.counts[at].running > 0)
-        && !draft.memory.holds(ConditionType::Restarting)
+        && !draft.state.holds(ConditionType::Restarting)
 }
 
 fn succeed<F: Framework>(
@@ -185,9 +185,9 @@ fn succeed<F: Framework>(
     let message = framework.message(cx, &JobMessage::Succeeded);
     draft.set(ConditionType::Succeeded, true, &reason, &message);
     draft.complete();
-    draft.memory.made_from = None;
+    draft.state.made_from = None;
     finished::fold(draft);
-    draft.memory.ready = Some(format!("{0}/{0}", cx.roles.total()));
+    draft.state.ready = Some(format!("{0}/{0}", cx.roles.total()));
     draft.notes.push(Note::normal(reason, message));
     draft.transitions.push(Transition::Succeeded);
     if framework.may_outlive_success(cx) {
@@ -199,9 +199,9 @@ fn succeed<F: Framework>(
 /// Returns the exceeded limit: restarts first, then the deadline. A negative limit counts as none, and is reported.
 fn limit_reached<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &Draft) -> Option<FailureCause> {
     let policy = cx.job.run_policy();
-    let restarts = i64::from(draft.memory.container_restarts);
+    let restarts = i64::from(draft.state.container_restarts);
     // The operator never allows more than the limit, so the limit was lowered since.
-    let counted = i64::from(draft.memory.counted_failures);
+    let counted = i64::from(draft.state.counted_failures);
     if policy
         .backoff_limit
         .map(i64::from)
@@ -238,7 +238,7 @@ fn has_restarted<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
     census: &Census<'_>,
-    memory: &Memory,
+    state: &DurableState,
 ) -> bool {
     if let Some(fewest) = framework.min_replicas(cx) {
         let trains = |s: &&Slot<'_>| s.state != SlotState::Failed && is_up(s);
@@ -248,7 +248,7 @@ fn has_restarted<F: Framework>(
     let restarted = |slot: &&Slot<'_>| {
         let carried = slot.pod.map_or(0, |p| p.attempt.replica);
         let label = cx.roles.iter().nth(slot.role).map_or("", |r| &*r.label);
-        memory.gang_restart.is_some() || carried.max(memory.attempt(label, slot.index).replica) > 0
+        state.gang_restart.is_some() || carried.max(state.attempt(label, slot.index).replica) > 0
     };
     let mut restarted = census.slots.iter().filter(restarted).peekable();
     if restarted.peek().is_none() {
@@ -295,7 +295,7 @@ fn remove_surplus<J: TrainingJob>(
 /// and would wait there for replicas that are gone.
 pub fn meets_former_run(census: &Census<'_>, draft: &Draft) -> bool {
     let at_work =
-        |pod: &PodView| pod.attempt.gang < draft.memory.gang_attempt && !pod.phase.has_ended();
+        |pod: &PodView| pod.attempt.gang < draft.state.gang_attempt && !pod.phase.has_ended();
     census.slots.iter().filter_map(|s| s.pod).any(at_work)
 }
 
@@ -328,7 +328,7 @@ fn make_missing<F: Framework>(
             && is_due(slot, me, draft)
             && framework.may_start(cx, &me.role.key, census)
         {
-            let attempt = draft.memory.attempt(&me.role.label, slot.index);
+            let attempt = draft.state.attempt(&me.role.label, slot.index);
             let mut rendered = pod::render(framework, cx, me, attempt)?;
             if let Some(gang) = gang {
                 let behaviour = gang.provider.behaviour();
@@ -350,7 +350,7 @@ fn replaced<F: Framework>(
     let mut all = Vec::new();
     // All replicas of a role have the same variables.
     for me in cx.roles.ranks().filter(|me| me.index == 0) {
-        let attempt = draft.memory.attempt(&me.role.label, me.index);
+        let attempt = draft.state.attempt(&me.role.label, me.index);
         all.extend(pod::render(framework, cx, me, attempt)?.replaced);
     }
     Ok(all)

@@ -6,7 +6,7 @@ use training_api::{ConditionType, labels};
 use super::draft::Draft;
 use super::{edits, gang};
 use crate::kind::framework::{Framework, JobCx, TrainingJob};
-use crate::model::memory::Memory;
+use crate::model::durable_state::DurableState;
 use crate::model::notes::Note;
 use crate::model::observed::Observed;
 use crate::model::reasons::FailureReason;
@@ -20,23 +20,23 @@ pub fn all<F: Framework>(
     observed: &Observed,
     draft: &mut Draft,
 ) {
-    draft.memory.next_gang_attempt(observed.newest_gang());
+    draft.state.next_gang_attempt(observed.newest_gang());
     edits::renew(framework, cx, draft);
     gang::begin(cx, observed, draft);
-    draft.memory.recreated = draft.memory.recreated.saturating_add(cx.roles.total());
+    draft.state.recreated = draft.state.recreated.saturating_add(cx.roles.total());
 }
 
 /// Returns true if the user requests a restart of all replicas that the present run has not followed. A run that starts now follows it.
 pub fn is_requested<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &Draft) -> bool {
     let request = edits::request(cx);
-    let hashes = draft.memory.made_from.as_ref();
+    let hashes = draft.state.made_from.as_ref();
     let followed = hashes.and_then(TemplateHashes::request);
     !draft.starts && request.is_some() && request != followed
 }
 
 /// Stores the request as followed: the run that starts after this needs no restart.
-pub(super) fn store_restart_request<J: TrainingJob>(cx: &JobCx<'_, J>, memory: &mut Memory) {
-    if let Some(hashes) = &mut memory.made_from {
+pub(super) fn store_restart_request<J: TrainingJob>(cx: &JobCx<'_, J>, state: &mut DurableState) {
+    if let Some(hashes) = &mut state.made_from {
         hashes.set_request(edits::request(cx));
     }
 }
@@ -55,7 +55,7 @@ pub fn on_request<F: Framework>(
     draft
         .transitions
         .push(Transition::Restarted(FailureReason::REQUESTED));
-    if let Some(last) = &mut draft.memory.gang_restart {
+    if let Some(last) = &mut draft.state.gang_restart {
         // The backoff is for failures: the pods of this restart don't wait for it.
         last.settled = last.attempt;
     }

@@ -42,7 +42,7 @@ pub(super) fn report<J: TrainingJob>(
     draft: &mut Draft,
 ) {
     let known = draft
-        .memory
+        .state
         .conditions
         .iter()
         .find(|c| c.holds(ConditionType::Stalled))
@@ -98,7 +98,7 @@ pub(super) fn refuse(draft: &mut Draft, error: &SpecError) {
     let Some((reason, message)) = draft.stall.take() else {
         return;
     };
-    let mut conditions = draft.memory.conditions.iter();
+    let mut conditions = draft.state.conditions.iter();
     let known = conditions
         .find(|c| c.holds(ConditionType::Stalled))
         .cloned();
@@ -112,7 +112,7 @@ pub(super) fn refuse(draft: &mut Draft, error: &SpecError) {
 
 /// Updates the message after another edit that is still invalid.
 fn restate(draft: &mut Draft, message: &str) {
-    let conditions = &mut draft.memory.conditions;
+    let conditions = &mut draft.state.conditions;
     if conditions::reword(conditions, ConditionType::Stalled, message, draft.now) {
         draft.notes.push(Note::warning(INVALID_SPEC, message));
         draft.urgency(Urgency::Parallel);
@@ -136,7 +136,7 @@ fn reword(draft: &mut Draft, condition: &JobCondition, sentence: &Sentence) {
         Some(at) if at > draft.now => draft.requeue_after(at, 0),
         Some(_) | None => {
             conditions::reword(
-                &mut draft.memory.conditions,
+                &mut draft.state.conditions,
                 ConditionType::Stalled,
                 &sentence.whole,
                 draft.now,
@@ -190,8 +190,8 @@ fn of_pods<J: TrainingJob>(
         // business.
         let wanted = name.is_some()
             || role.is_some_and(|(_, r)| pod.index < r.replicas)
-                && pod.attempt >= draft.memory.attempt(&pod.role, pod.index)
-                && !draft.memory.has_finished(&pod.role, pod.index);
+                && pod.attempt >= draft.state.attempt(&pod.role, pod.index)
+                && !draft.state.has_finished(&pod.role, pod.index);
         if !pod.terminating && !wanted {
             continue;
         }
@@ -309,13 +309,13 @@ mod tests {
     use k8s_openapi::jiff::Timestamp;
 
     use super::{MAX_MESSAGE, by_spec};
+    use crate::model::durable_state::DurableState;
     use crate::model::error::SpecError;
-    use crate::model::memory::Memory;
     use crate::plan::draft::Draft;
 
     #[test]
     fn a_long_error_in_the_spec_does_not_cut_the_remedy() {
-        let mut draft = Draft::new(Memory::default(), Timestamp::UNIX_EPOCH);
+        let mut draft = Draft::new(DurableState::default(), Timestamp::UNIX_EPOCH);
         let error = SpecError::new("spec.x", "not a number ".repeat(200));
         by_spec(&mut draft, &error);
         let (_, message) = draft.stall.unwrap();

@@ -20,24 +20,24 @@ pub(crate) fn decide<F: Framework>(
     draft: &mut Draft,
 ) {
     let kind = F::Job::kind(&());
-    if !draft.memory.holds(ConditionType::Suspended) {
+    if !draft.state.holds(ConditionType::Suspended) {
         let reason = format!("{kind}Suspended");
         let message = framework.message(cx, &JobMessage::Suspended);
         draft
-            .memory
+            .state
             .conditions
             .retain(|c| c.type_ != ConditionType::Restarting.as_str());
-        if draft.memory.holds(ConditionType::Running) {
+        if draft.state.holds(ConditionType::Running) {
             draft.set(ConditionType::Running, false, &reason, &message);
         }
         draft.set(ConditionType::Suspended, true, &reason, &message);
         draft.notes.push(Note::normal(reason, message));
         // Pods without a start time: the status of the reconcile that created them was never stored.
-        if draft.memory.started.is_some() || !observed.pods.is_empty() {
+        if draft.state.started.is_some() || !observed.pods.is_empty() {
             // When the job resumes, leftovers of the former run are outdated and can neither fail nor complete it.
-            draft.memory.next_gang_attempt(observed.newest_gang());
+            draft.state.next_gang_attempt(observed.newest_gang());
         }
-        draft.memory.made_from = None;
+        draft.state.made_from = None;
         draft.urgency(Urgency::First);
     }
     for pod in &observed.pods {
@@ -53,21 +53,21 @@ pub(crate) fn decide<F: Framework>(
     autoscaler::remove(cx.name, observed, draft);
     gang::remove(cx.name, observed, draft);
     // A job that was created suspended has none, as published.
-    if draft.memory.counts.is_none() && !observed.pods.is_empty() {
+    if draft.state.counts.is_none() && !observed.pods.is_empty() {
         let empty = cx
             .roles
             .iter()
             .map(|role| (role.key.clone(), ReplicaStatus::default()));
-        draft.memory.counts = Some(empty.collect());
+        draft.state.counts = Some(empty.collect());
     }
-    for (key, shown) in draft.memory.counts.iter_mut().flatten() {
+    for (key, shown) in draft.state.counts.iter_mut().flatten() {
         let label = cx.roles.get(key).map(|r| r.label.clone());
         let label = label.unwrap_or_else(|| key.to_ascii_lowercase());
         // Counts existing pods in any phase: quota that is released at 0 must really be free.
         let there = observed.pods.iter().filter(|p| *p.role == *label).count();
         shown.active = i32::try_from(there).unwrap_or(i32::MAX);
     }
-    draft.memory.ready = Some(format!("0/{}", cx.roles.total()));
+    draft.state.ready = Some(format!("0/{}", cx.roles.total()));
 }
 
 /// Resumes the job from its current template, with a new start time.
@@ -81,16 +81,16 @@ pub fn resume<F: Framework>(
     let message = framework.message(cx, &JobMessage::Resumed);
     draft.set(ConditionType::Suspended, false, &reason, &message);
     draft.notes.push(Note::normal(reason, message));
-    draft.memory.started = Some(draft.now);
+    draft.state.started = Some(draft.now);
     draft.starts = true;
     // This must be stored before the first pod: a pod counts as one of the former run while the status says suspended.
     draft.urgency(Urgency::First);
     if observed
         .pods
         .iter()
-        .any(|p| p.attempt.gang >= draft.memory.gang_attempt)
+        .any(|p| p.attempt.gang >= draft.state.gang_attempt)
     {
         // Another operator suspended the job, and its pods are not gone yet: they belong to the former run.
-        draft.memory.next_gang_attempt(observed.newest_gang());
+        draft.state.next_gang_attempt(observed.newest_gang());
     }
 }

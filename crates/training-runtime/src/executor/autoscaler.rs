@@ -21,7 +21,7 @@ impl Executor {
         wanted: &HorizontalPodAutoscaler,
     ) -> Result<(), StepError> {
         let requests = self.requests::<HorizontalPodAutoscaler, _>(job, &self.children.autoscalers);
-        let created = |answer: &Answer| Some(Self::owned(job, written(wanted, answer)?));
+        let created = |answer: &Answer| Some(Self::owned(job, view_of(wanted, answer)?));
         let existing = |seen: &SlimAutoscaler| autoscaler_view(seen, self.parent);
         let object = (&*wanted.name_any(), wanted);
         let result = requests.create(object, Response::Metadata, created, existing);
@@ -49,7 +49,7 @@ impl Executor {
             "spec": wanted.spec,
         });
         let requests = self.requests::<HorizontalPodAutoscaler, _>(job, &self.children.autoscalers);
-        let changed = |answer: &Answer| Some(Self::owned(job, written(wanted, answer)?));
+        let changed = |answer: &Answer| Some(Self::owned(job, view_of(wanted, answer)?));
         let name = wanted.name_any();
         let result = requests.patch((&name, None), &body, Response::Metadata, changed);
         let refuse = |fault| refuse(fault, REFUSED, Blocked::Autoscaler);
@@ -58,7 +58,7 @@ impl Executor {
 }
 
 /// Returns the view of the written autoscaler.
-fn written(wanted: &HorizontalPodAutoscaler, answer: &Answer) -> Option<AutoscalerView> {
+fn view_of(wanted: &HorizontalPodAutoscaler, answer: &Answer) -> Option<AutoscalerView> {
     let made_from = wanted.annotations().get(labels::AUTOSCALER);
     let (uid, version) = answer.identity()?;
     Some(AutoscalerView {

@@ -32,7 +32,7 @@ impl Executor {
         wanted: &Value,
     ) -> Result<(), StepError> {
         let requests = self.group_requests(job, at);
-        let created = |made: &Group| self.written(job, at.0, made);
+        let created = |made: &Group| self.entry(job, at.0, made);
         // Adopts a group that another operator created for the job or that lost our label; the label is set next.
         let existing = |seen: &Group| group_view(seen, at.0, self.parent);
         let object = (&*job.name_any(), wanted);
@@ -52,7 +52,7 @@ impl Executor {
         patch: &Value,
     ) -> Result<(), StepError> {
         let requests = self.group_requests(job, at);
-        let changed = |changed: &Group| self.written(job, at.0, changed);
+        let changed = |changed: &Group| self.entry(job, at.0, changed);
         let result = requests.patch((name, None), patch, Response::Object, changed);
         let Err(fault) = result.await else {
             return Ok(());
@@ -131,7 +131,7 @@ impl Executor {
     }
 
     /// Returns the index's entry of a written group.
-    fn written<J: Resource<DynamicType = ()>>(
+    fn entry<J: Resource<DynamicType = ()>>(
         &self,
         job: &J,
         kind: GroupKind,

@@ -11,7 +11,7 @@ use training_core::{Blocked, Object, ObjectKind, ObjectView, Stall, Step, Uid};
 
 use super::outcome::{Refusal, StepError, refuse};
 use super::{Executor, deleted};
-use crate::caller::{Answer, Failure, Response};
+use crate::caller::{Answer, RequestError, Response};
 use crate::fault::{Denial, Fault};
 use crate::feed::object::{SlimBatch, SlimConfigMap, SlimWholeService, Whole, object_view};
 use crate::feed::slim::controller;
@@ -66,10 +66,10 @@ impl Executor {
         let name = object.name();
         let result = requests.create((&name, body), Response::Metadata, created, existing);
         result.await.map_err(|error| match error {
-            CreateError::Refused(fault) => refuse(fault, refused(object), Blocked::All),
+            CreateError::Failed(fault) => refuse(fault, refused(object), Blocked::All),
             CreateError::Fault(fault) => StepError::Fault(fault),
-            CreateError::Exists => StepError::Found,
-            CreateError::Taken { holder, .. } => {
+            CreateError::AlreadyExists => StepError::Found,
+            CreateError::NameConflict { holder, .. } => {
                 let owner = controller(holder.meta());
                 taken(
                     object,
@@ -108,10 +108,12 @@ impl Executor {
         };
         match self.caller.create(&whole).await {
             Ok(_) => Ok(()),
-            Err(Failure::Exists(_)) => Err(StepError::Taken(
+            Err(RequestError::AlreadyExists(_)) => Err(StepError::Taken(
                 secret.metadata.name.clone().unwrap_or_default(),
             )),
-            Err(Failure::Fault(fault)) => Err(refuse(fault, "FailedCreateSecret", Blocked::All)),
+            Err(RequestError::Fault(fault)) => {
+                Err(refuse(fault, "FailedCreateSecret", Blocked::All))
+            }
         }
     }
 

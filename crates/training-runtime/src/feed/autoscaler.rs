@@ -9,7 +9,7 @@ use training_api::labels;
 use training_core::{AutoscalerView, Digest, Uid};
 
 use super::child::Child;
-use super::slim::{Owned, Parent, controller, version};
+use super::slim::{Owned, OwnerKind, controller, version};
 use crate::key::JobKey;
 
 /// A watched `HorizontalPodAutoscaler`.
@@ -32,7 +32,7 @@ pub struct SlimSpec {
 }
 
 /// Returns the autoscaler as a child of a job; `None` if it has no owner, one of another kind, or another name than the job.
-pub fn autoscaler_view(seen: &SlimAutoscaler, parent: Parent) -> Option<Owned<AutoscalerView>> {
+pub fn autoscaler_view(seen: &SlimAutoscaler, parent: OwnerKind) -> Option<Owned<AutoscalerView>> {
     let meta = &seen.metadata;
     let owner = controller(meta)?;
     let ours = parent.owns(owner) && meta.name.as_ref() == Some(&owner.name);
@@ -81,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    const PARENT: Parent = Parent {
+    const PARENT: OwnerKind = OwnerKind {
         group: "kubeflow.org",
         kind: "PyTorchJob",
         container: "pytorch",

@@ -50,7 +50,7 @@ pub(super) struct WatchStream<K> {
     listed: Option<Instant>,
     wanted: Wanted,
     /// Longest time without any data, including bookmarks and the end of a watch.
-    patience: Duration,
+    silence_limit: Duration,
     silent: bool,
 }
 
@@ -132,7 +132,7 @@ where
             not_before: None,
             listed: None,
             wanted,
-            patience: (source.timeout + GRACE) * 2,
+            silence_limit: (source.timeout + GRACE) * 2,
             silent: false,
         }
     }
@@ -170,10 +170,10 @@ where
 
     /// Waits for the next event, and reports when the watch is silent for too long and when it receives data again.
     async fn next_event(&mut self, listener: &impl Listener) -> Result<Event<K>, Error> {
-        let look = (self.patience / 8).min(GRACE);
+        let look = (self.silence_limit / 8).min(GRACE);
         loop {
             let event = timeout(look, self.events.next()).await;
-            let silent = self.wanted.age() > self.patience;
+            let silent = self.wanted.age() > self.silence_limit;
             if silent != self.silent {
                 self.silent = silent;
                 listener.silent(self.feed, &self.scope, silent);

@@ -20,7 +20,7 @@ use super::child::Child;
 use super::follow::{Source, WatchStream};
 use super::index::Index;
 use super::listener::Listener;
-use super::slim::{Owned, Parent, controller};
+use super::slim::{Owned, OwnerKind, controller};
 use crate::key::{JobKey, Scope};
 
 /// The first delay before discovery of an unserved kind is retried; it doubles each time.
@@ -53,7 +53,7 @@ impl Child for GroupView {
 }
 
 /// Returns the group as a child of a job; `None` if it has no owner, one of another kind, or another name than the job.
-pub fn group_view(seen: &Group, kind: GroupKind, parent: Parent) -> Option<Owned<GroupView>> {
+pub fn group_view(seen: &Group, kind: GroupKind, parent: OwnerKind) -> Option<Owned<GroupView>> {
     let meta = &seen.metadata;
     let owner = controller(meta)?;
     let ours = parent.owns(owner) && meta.name.as_ref() == Some(&owner.name);
@@ -69,7 +69,7 @@ pub fn group_view(seen: &Group, kind: GroupKind, parent: Parent) -> Option<Owned
 
 /// Returns the view of a group. Without the label that groups are watched by, the view has no template hash, so that the group is
 /// patched and gets the label.
-pub fn seen_view(seen: &Group, kind: GroupKind, parent: Parent) -> Option<GroupView> {
+pub fn seen_view(seen: &Group, kind: GroupKind, parent: OwnerKind) -> Option<GroupView> {
     let mut view = seen.view(kind)?;
     view.digest = view.digest.filter(|_| parent.watches(&seen.metadata));
     Some(view)
@@ -251,7 +251,7 @@ pub async fn watch_for_kueue(client: Client, groups: Arc<Groups>, asked: watch::
 pub async fn watch_groups(
     source: Source,
     scope: Scope,
-    parent: Parent,
+    parent: OwnerKind,
     kind: GroupKind,
     groups: Arc<Groups>,
     listener: Arc<impl Listener>,
@@ -329,7 +329,7 @@ async fn served(client: &Client, kind: GroupKind) -> Result<Option<&'static str>
 struct Watching<'a> {
     kind: GroupKind,
     version: &'static str,
-    parent: Parent,
+    parent: OwnerKind,
     groups: &'a Groups,
     scope: &'a Scope,
 }

@@ -12,7 +12,7 @@ use training_core::{BatchEnd, BatchPod, BatchView, ObjectKind, ObjectView, Uid};
 
 use super::child::Child;
 use super::index::Index;
-use super::slim::{Owned, Parent, controller, version};
+use super::slim::{Owned, OwnerKind, controller, version};
 use crate::key::JobKey;
 
 /// The label of these objects.
@@ -221,7 +221,7 @@ impl Whole for SlimBatch {
 }
 
 /// Returns the object as a child of a job; `None` if it has no owner or one of another kind.
-pub fn object_view<K: Whole>(seen: &K, parent: Parent) -> Option<Owned<ObjectView>> {
+pub fn object_view<K: Whole>(seen: &K, parent: OwnerKind) -> Option<Owned<ObjectView>> {
     let meta = seen.meta();
     let owner = controller(meta).filter(|owner| parent.owns(owner))?;
     let mut view = ObjectView {
@@ -301,7 +301,7 @@ mod tests {
 
     use super::*;
 
-    const PARENT: Parent = Parent {
+    const PARENT: OwnerKind = OwnerKind {
         group: "kubeflow.org",
         kind: "MPIJob",
         container: "",

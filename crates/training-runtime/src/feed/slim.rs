@@ -27,7 +27,7 @@ pub struct Owned<V> {
 
 /// The kind that owns a feed's children.
 #[derive(Clone, Copy, Debug)]
-pub struct Parent {
+pub struct OwnerKind {
     /// The API group of the owner reference. Its version is ignored, as a kind may be served in several.
     pub group: &'static str,
     /// `kind` of the owner reference.
@@ -40,7 +40,7 @@ pub struct Parent {
     pub also: &'static [&'static str],
 }
 
-impl Parent {
+impl OwnerKind {
     /// Returns true if an object has the label that the watches select: without it, no event shows its changes.
     pub fn watches(&self, meta: &ObjectMeta) -> bool {
         let label = meta.labels.as_ref();
@@ -95,7 +95,7 @@ impl Roles {
 
 /// Returns the pod as a child of a job; `None` if it has no owner, one of another kind, or a name that we don't give. Labels alone
 /// prove nothing: anybody can set them.
-pub fn pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Option<Owned<PodView>> {
+pub fn pod_view(pod: &SlimPod, parent: OwnerKind, roles: &mut Roles) -> Option<Owned<PodView>> {
     let child = identify(&pod.metadata, parent, roles)?;
     let (key, owner) = (child.key.clone(), child.owner);
     let view = view_of(pod, child, parent, roles);
@@ -105,7 +105,11 @@ pub fn pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Option<Owne
 /// Returns the pod as one of a job's `batch/v1` Job; `None` if it is none. The caller checks that the job owns that Job. A pod whose name
 /// the Job's controller doesn't give is forged. Another operator's pod without an index, `<job>-<replica type>`, counts as created by
 /// the job itself.
-pub fn batch_pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Option<Owned<BatchPod>> {
+pub fn batch_pod_view(
+    pod: &SlimPod,
+    parent: OwnerKind,
+    roles: &mut Roles,
+) -> Option<Owned<BatchPod>> {
     let meta = &pod.metadata;
     let owner = controller(meta)?;
     let labels = meta.labels.as_ref()?;
@@ -160,7 +164,7 @@ pub fn any_pod_view(pod: &SlimPod, main: &'static str) -> PodView {
         role: "".into(),
         index: 0,
     };
-    let parent = Parent {
+    let parent = OwnerKind {
         group: "",
         kind: "",
         container: main,
@@ -186,7 +190,7 @@ fn is_generated(name: &str, job: &str) -> bool {
     })
 }
 
-fn view_of(pod: &SlimPod, child: Child, parent: Parent, roles: &mut Roles) -> PodView {
+fn view_of(pod: &SlimPod, child: Child, parent: OwnerKind, roles: &mut Roles) -> PodView {
     let status = &pod.status;
     let phase = PodPhase::parse(status.phase.as_deref().unwrap_or_default());
     let disrupted = trouble::is_disrupted(pod);
@@ -240,7 +244,7 @@ fn mark(pod: &SlimPod, job: &str) -> Mark {
 /// Returns the service as a child of a job, as [`pod_view`] does.
 pub fn service_view(
     service: &SlimService,
-    parent: Parent,
+    parent: OwnerKind,
     roles: &mut Roles,
 ) -> Option<Owned<ServiceView>> {
     let child = identify(&service.metadata, parent, roles)?;
@@ -267,7 +271,7 @@ struct Child {
     index: u32,
 }
 
-fn identify(meta: &ObjectMeta, parent: Parent, roles: &mut Roles) -> Option<Child> {
+fn identify(meta: &ObjectMeta, parent: OwnerKind, roles: &mut Roles) -> Option<Child> {
     let label = |key: &str| {
         meta.labels
             .as_ref()
@@ -326,7 +330,7 @@ mod tests {
 
     use super::*;
 
-    const PARENT: Parent = Parent {
+    const PARENT: OwnerKind = OwnerKind {
         group: "kubeflow.org",
         kind: "PyTorchJob",
         container: "pytorch",

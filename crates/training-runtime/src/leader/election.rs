@@ -179,8 +179,8 @@ impl<S: LeaseStore> Election<S> {
         let now = Instant::now();
         match &self.seen {
             Some(seen) if seen.version == version => {
-                let patience = self.config.lease_duration.max(promised);
-                now.saturating_duration_since(seen.since) >= patience
+                let timeout = self.config.lease_duration.max(promised);
+                now.saturating_duration_since(seen.since) >= timeout
             }
             _ => {
                 self.seen = Some(Seen {

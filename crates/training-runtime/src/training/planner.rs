@@ -20,7 +20,7 @@ use crate::fault::Fault;
 use crate::key::JobKey;
 use crate::metrics::{self, Metrics};
 use crate::pending::folded;
-use crate::worker::{Outcome, Past, PlanOf, Planner, Subject};
+use crate::worker::{LastReconcile, Outcome, PlanOf, Planner, Subject};
 
 /// How jobs of replicas are reconciled.
 #[derive(Clone, Debug)]
@@ -142,7 +142,7 @@ impl<F: Lifecycle> Planner for TrainingPlanner<F> {
 
     const CACHES: [&'static str; 3] = ["jobs", "jobs_not_cached", "jobs_waiting"];
 
-    fn observe(&self, subject: Subject<'_, F::Job>, past: Past) -> Observed {
+    fn observe(&self, subject: Subject<'_, F::Job>, last: LastReconcile) -> Observed {
         let Subject { key, uid, object } = subject;
         self.watch_groups_of(key, object);
         let children = self.executor.children();
@@ -159,12 +159,12 @@ impl<F: Lifecycle> Planner for TrainingPlanner<F> {
                 offers: groups.offers(),
                 kueue: groups.kueue(),
             },
-            stall: past.stall,
+            stall: last.stall,
             rules: self.settings.rules,
             ..Observed::default()
         };
         if !F::OBJECTS.is_empty() {
-            self.observe_objects(subject, past.failing, &mut observed);
+            self.observe_objects(subject, last.failing, &mut observed);
         }
         observed
     }
@@ -197,9 +197,9 @@ impl<F: Lifecycle> Planner for TrainingPlanner<F> {
         }
     }
 
-    fn patience(&self, observed: &Observed, plan: &PlanOf<Self>, delay: Duration) -> Duration {
+    fn status_delay(&self, observed: &Observed, plan: &PlanOf<Self>, delay: Duration) -> Duration {
         let lists = plan.steps.iter().any(Step::batches_with_counts);
-        patience(delay, if lists { observed.pods.len() } else { 0 })
+        status_delay(delay, if lists { observed.pods.len() } else { 0 })
     }
 
     /// When a job that has started has to end.
@@ -255,7 +255,7 @@ impl<F: Lifecycle> Planner for TrainingPlanner<F> {
 }
 
 /// How long counts wait where an object that lists so many pods is written with them: a long list is written less often.
-fn patience(delay: Duration, listed: usize) -> Duration {
+fn status_delay(delay: Duration, listed: usize) -> Duration {
     /// So many are listed in no more than what a status takes.
     const FEW: usize = 50;
     delay.saturating_mul(u32::try_from(listed / FEW).unwrap_or(u32::MAX).clamp(1, 50))
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn what_lists_many_pods_is_written_less_often() {
-        let waits = |pods| patience(Duration::from_millis(100), pods).as_millis();
+        let waits = |pods| status_delay(Duration::from_millis(100), pods).as_millis();
         assert_eq!([0, 8, 99].map(waits), [100, 100, 100]);
         assert_eq!([100, 1_000, 20_000].map(waits), [200, 2_000, 5_000]);
     }

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use training_core::{
-    JobState, Lifecycle, Memory, Object, ObjectKind, Observed, Plan, PodPhase, PodView,
+    DurableState, JobState, Lifecycle, Object, ObjectKind, Observed, Plan, PodPhase, PodView,
     StatusWrite, TrainingJob, Uid, names,
 };
 
@@ -38,15 +38,15 @@ pub(super) struct Ledger {
     pub(super) grouped: BTreeSet<training_core::GroupKind>,
 }
 
-fn holds(memory: &Memory, type_: &str) -> bool {
-    memory
+fn holds(state: &DurableState, type_: &str) -> bool {
+    state
         .conditions
         .iter()
         .any(|c| c.type_ == type_ && c.status == "True")
 }
 
-fn ended(memory: &Memory) -> bool {
-    holds(memory, "Succeeded") || holds(memory, "Failed")
+fn ended(state: &DurableState) -> bool {
+    holds(state, "Succeeded") || holds(state, "Failed")
 }
 
 impl<F: Lifecycle> World<F> {
@@ -123,7 +123,7 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    fn law_of_conditions(&mut self, old: &Memory, new: &Memory) {
+    fn law_of_conditions(&mut self, old: &DurableState, new: &DurableState) {
         for end in ["Succeeded", "Failed"] {
             self.law(!holds(old, end) || holds(new, end), || {
                 format!("{end} did not last")
@@ -175,7 +175,7 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    fn law_of_times(&mut self, old: &Memory, new: &Memory) {
+    fn law_of_times(&mut self, old: &DurableState, new: &DurableState) {
         let activated = holds(old, "Suspended") && !holds(new, "Suspended");
         self.law(
             old.started.is_none() || old.started == new.started || activated,
@@ -196,7 +196,7 @@ impl<F: Lifecycle> World<F> {
         );
     }
 
-    fn law_of_counts(&mut self, old: &Memory, new: &Memory) {
+    fn law_of_counts(&mut self, old: &DurableState, new: &DurableState) {
         let policy = self
             .job
             .as_ref()
@@ -226,7 +226,7 @@ impl<F: Lifecycle> World<F> {
             || format!("a count went down: {old:?} -> {new:?}"),
         );
         if new.gang_attempt == old.gang_attempt {
-            let kept = |(place, was): (&(String, u32), &training_core::ReplicaMemory)| {
+            let kept = |(place, was): (&(String, u32), &training_core::ReplicaRestarts)| {
                 new.replicas
                     .get(place)
                     .is_some_and(|is| is.attempt >= was.attempt)
@@ -257,37 +257,37 @@ impl<F: Lifecycle> World<F> {
         let Some(pod) = self.pod(name).filter(|p| p.uid == uid).cloned() else {
             return;
         };
-        let memory = self.memory();
+        let state = self.state();
         let surplus = self.view.job.as_ref().is_none_or(|job| {
             let roles = self.framework.roles(job).unwrap_or_default();
             roles
                 .by_label(&pod.role)
                 .is_none_or(|(_, r)| pod.index >= r.replicas)
         });
-        let outdated = pod.attempt < memory.attempt(&pod.role, pod.index);
+        let outdated = pod.attempt < state.attempt(&pod.role, pod.index);
         self.law(
-            pod.terminating || surplus || outdated || ended(&memory) || holds(&memory, "Suspended"),
+            pod.terminating || surplus || outdated || ended(&state) || holds(&state, "Suspended"),
             || format!("{name} was deleted before a reason was stored: {pod:?}"),
         );
         let failed = pod.phase == PodPhase::Failed && !pod.disrupted && !pod.terminating;
-        let counts = outdated && pod.attempt.gang == memory.gang_attempt;
+        let counts = outdated && pod.attempt.gang == state.gang_attempt;
         // The Job controller counts the pods of Jobs.
-        if F::OBJECTS.is_empty() && failed && counts && !surplus && !ended(&memory) {
+        if F::OBJECTS.is_empty() && failed && counts && !surplus && !ended(&state) {
             self.ledger.failed.insert(name.to_owned());
         }
     }
 
     pub(super) fn law_of_ttl(&mut self) {
-        let memory = self.memory();
+        let state = self.state();
         let ttl = self
             .job
             .as_ref()
             .and_then(|j| j.run_policy().ttl_seconds_after_finished);
-        let (now, end) = (self.now, memory.completed);
+        let (now, end) = (self.now, state.completed);
         let over = end
             .zip(ttl)
             .is_some_and(|(end, ttl)| (now - end).get_seconds() > i64::from(ttl));
-        self.law(ended(&memory) && over, || {
+        self.law(ended(&state) && over, || {
             format!("deleted at {now}, ended {end:?}, ttl {ttl:?}")
         });
     }
@@ -296,20 +296,19 @@ impl<F: Lifecycle> World<F> {
         self.law_of_new_object(name, &pod.metadata);
         self.law_of_secrets(name, pod.spec.as_ref());
         self.law_of_gang(name, view);
-        let memory = self.memory();
+        let state = self.state();
         let suspends = |j: &F::Job| j.run_policy().suspend == Some(true);
         let suspended = self.view.job.as_ref().is_some_and(suspends);
-        self.law(!suspended && !ended(&memory), || {
+        self.law(!suspended && !ended(&state), || {
             format!("{name} was made for a job at rest")
         });
         // If a Job runs the program, other pods are hosts, which are needed again.
         let done = F::OBJECTS.is_empty() && self.ledger.done.contains(name);
+        self.law(!done && !state.has_finished(&view.role, view.index), || {
+            format!("{name} runs again")
+        });
         self.law(
-            !done && !memory.has_finished(&view.role, view.index),
-            || format!("{name} runs again"),
-        );
-        self.law(
-            view.attempt >= memory.attempt(&view.role, view.index),
+            view.attempt >= state.attempt(&view.role, view.index),
             || format!("{name} was made for the past attempt {}", view.attempt),
         );
         if self.ledger.failed.remove(name) {
@@ -360,8 +359,8 @@ impl<F: Lifecycle> World<F> {
     /// the previous Job runs.
     pub(super) fn law_of_new_further_object(&mut self, object: &Object) {
         self.law_of_owner(object);
-        let (name, memory) = (object.name(), self.memory());
-        self.law(!ended(&memory), || {
+        let (name, state) = (object.name(), self.state());
+        self.law(!ended(&state), || {
             format!("{name} was made for a job that has ended")
         });
         let Object::Job(batch) = object else {
@@ -386,7 +385,7 @@ impl<F: Lifecycle> World<F> {
 
     /// Removes an ended Job. If the status knows that it ran, it must not run again.
     pub(super) fn law_of_lapsed(&mut self, uid: Uid) {
-        let mut known = self.memory().made_once;
+        let mut known = self.state().made_once;
         // A restart has replaced it.
         known.remove(FORMER);
         self.ledger.over |= known.values().any(|text| Uid::parse(text) == Some(uid));
@@ -400,11 +399,11 @@ impl<F: Lifecycle> World<F> {
         uid: Uid,
         suspended: bool,
     ) {
-        let memory = self.memory();
-        let former = memory.made_once.get(FORMER);
+        let state = self.state();
+        let former = state.made_once.get(FORMER);
         let former = former.is_some_and(|text| Uid::parse(text) == Some(uid));
         let idle = kind == ObjectKind::Job && (suspended || former);
-        self.law(ended(&memory) || idle, || {
+        self.law(ended(&state) || idle, || {
             format!("{name} was deleted although its job goes on")
         });
     }
@@ -423,12 +422,12 @@ impl<F: Lifecycle> World<F> {
         self.law(plan.is_idle() && !plan.requeue, || {
             format!("not at rest: {plan:?}")
         });
-        let memory = self.memory();
+        let state = self.state();
         let autoscaler = self.law_of_autoscaler_at_rest(&job);
         self.breaches.extend(autoscaler);
         let groups = self.law_of_groups_at_rest(&job);
         self.breaches.extend(groups);
-        if ended(&memory) {
+        if ended(&state) {
             return;
         }
         if job.run_policy().suspend == Some(true) {
@@ -438,7 +437,7 @@ impl<F: Lifecycle> World<F> {
         }
         let framework = &self.framework;
         let Ok(roles) = framework.roles(&job) else {
-            let says = memory.conditions.iter().any(|c| {
+            let says = state.conditions.iter().any(|c| {
                 c.type_ == "Stalled"
                     && c.status == "True"
                     && c.reason.as_deref() == Some("InvalidSpec")
@@ -459,7 +458,7 @@ impl<F: Lifecycle> World<F> {
             }
             wanted += 1;
             let name = names::replica(&job.name_any(), &rank.role.label, rank.index);
-            let finished = memory.has_finished(&rank.role.label, rank.index);
+            let finished = state.has_finished(&rank.role.label, rank.index);
             if !finished && !held && !self.pods.contains_key(&name) {
                 found.push(format!("{name} is missing"));
             }
@@ -480,7 +479,7 @@ impl<F: Lifecycle> World<F> {
         for role in &roles {
             let mine = pods.iter().filter(|p| *p.role == *role.label);
             let running = mine.filter(|p| p.phase == PodPhase::Running).count();
-            let counts = memory
+            let counts = state
                 .counts
                 .as_ref()
                 .and_then(|c| c.get(&role.key))

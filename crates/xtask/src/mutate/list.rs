@@ -195,7 +195,7 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "in-place restarts are forgotten with their pod",
         file: PROGRESS,
-        from: "draft.memory.container_restarts.max(in_place)",
+        from: "draft.state.container_restarts.max(in_place)",
         to: "in_place",
         tests: EVERY_KIND,
     },
@@ -223,8 +223,8 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "an invalid edit fails a running job",
         file: "crates/training-core/src/plan.rs",
-        from: "let runs = draft.memory.started.is_some() && !resumes;",
-        to: "let runs = false && draft.memory.started.is_some() && !resumes;",
+        from: "let runs = draft.state.started.is_some() && !resumes;",
+        to: "let runs = false && draft.state.started.is_some() && !resumes;",
         tests: EVERY_KIND,
     },
     Mutation {
@@ -265,15 +265,15 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "a suspension is stored in parallel with its deletes",
         file: SUSPENDED,
-        from: "draft.memory.made_from = None;\n        draft.urgency(Urgency::First);",
-        to: "draft.memory.made_from = None;\n        draft.urgency(Urgency::Parallel);",
+        from: "draft.state.made_from = None;\n        draft.urgency(Urgency::First);",
+        to: "draft.state.made_from = None;\n        draft.urgency(Urgency::Parallel);",
         tests: table!("properties"),
     },
     Mutation {
         name: "the search finds a suspension that is stored in parallel with its deletes",
         file: SUSPENDED,
-        from: "draft.memory.made_from = None;\n        draft.urgency(Urgency::First);",
-        to: "draft.memory.made_from = None;\n        draft.urgency(Urgency::Parallel);",
+        from: "draft.state.made_from = None;\n        draft.urgency(Urgency::First);",
+        to: "draft.state.made_from = None;\n        draft.urgency(Urgency::Parallel);",
         tests: &[
             "-p",
             "pytorch-operator",

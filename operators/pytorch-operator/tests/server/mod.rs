@@ -22,7 +22,7 @@ use training_runtime::leader::Leadership;
 use training_runtime::metrics::Metrics;
 use training_runtime::retry::{Backoff, Jitter};
 use training_runtime::training::{Settings, TrainingPlanner};
-use training_runtime::worker::{Times, Tools, Worker};
+use training_runtime::worker::{Context, Times, Worker};
 
 /// The uid of the job `pt`.
 pub const JOB: &str = "00000000-0000-0000-0000-000000000007";
@@ -185,7 +185,7 @@ pub fn worker_with(
         rules: Rules::default(),
         gang: training_core::Provider::None,
     };
-    let tools = Tools {
+    let context = Context {
         caller,
         events: EventSink::spawn(
             &no_events,
@@ -203,7 +203,7 @@ pub fn worker_with(
         jitter: Jitter::new(1).into(),
     };
     let planner = TrainingPlanner::new(PyTorch::default(), executor, metrics, settings);
-    let worker = Worker::new(planner, Arc::new(jobs), tools);
+    let worker = Worker::new(planner, Arc::new(jobs), context);
     (Arc::new(worker), server)
 }
 

@@ -12,7 +12,7 @@ use training_runtime::caller::Caller;
 use training_runtime::fault::Fault;
 use training_runtime::frame::now;
 use training_runtime::key::JobKey;
-use training_runtime::worker::{Outcome, Past, Planner, Subject};
+use training_runtime::worker::{LastReconcile, Outcome, Planner, Subject};
 
 use super::cache::Cache;
 use super::execute::{self, StepRunner};
@@ -42,12 +42,12 @@ pub struct Applications {
     /// Where counts of applications go.
     pub counts: SparkMetrics,
     /// State of this process. It is lost at a restart and rebuilt by later reconciles.
-    pub memory: Memory,
+    pub state: ProcessState,
 }
 
-/// The memory of the process alone.
+/// What only this process knows.
 #[derive(Default)]
-pub struct Memory {
+pub struct ProcessState {
     refused: Mutex<HashMap<JobKey, (Uid, Refused)>>,
     taken: Mutex<HashMap<JobKey, Taken>>,
     missing_objects: Mutex<HashMap<JobKey, (Uid, Vec<MissingObject>)>>,
@@ -72,7 +72,7 @@ fn known_of<T: Clone>(all: &Mutex<HashMap<JobKey, (Uid, T)>>, key: &JobKey, uid:
     known.map(|(_, known)| known.clone())
 }
 
-impl Memory {
+impl ProcessState {
     /// The spec of an ended application whose record can't be compared, as this process first observed it.
     fn first(&self, key: &JobKey, uid: Uid, app: &CachedApplication) -> Option<SpecDigest> {
         let mut all = self.first.lock();
@@ -118,7 +118,7 @@ impl Applications {
         if tried.is_empty() {
             return;
         }
-        let mut all = self.memory.missing_objects.lock();
+        let mut all = self.state.missing_objects.lock();
         let former = all.remove(key).filter(|(of, _)| *of == uid);
         let mut now_missing: Vec<MissingObject> = former.map_or_else(Vec::new, |(_, list)| list);
         now_missing.retain(|w| {
@@ -165,17 +165,17 @@ impl Planner for Applications {
     const ROUNDS: usize = 12;
     const NOTES_WAIT: bool = true;
 
-    fn observe(&self, subject: Subject<'_, CachedApplication>, _: Past) -> Observed {
+    fn observe(&self, subject: Subject<'_, CachedApplication>, _: LastReconcile) -> Observed {
         let Subject { key, uid, object } = subject;
         self.counts.observe(key, &object.object);
         let mut observed = self.cache.of(uid, || {
             Mask::of(&object.object.spec, &self.settings.defaults)
         });
-        observed.refused = known_of(&self.memory.refused, key, uid);
-        observed.first = self.memory.first(key, uid, object);
+        observed.refused = known_of(&self.state.refused, key, uid);
+        observed.first = self.state.first(key, uid, object);
         observed.missing_objects =
-            known_of(&self.memory.missing_objects, key, uid).unwrap_or_default();
-        let taken = self.memory.taken.lock().get(key).cloned();
+            known_of(&self.state.missing_objects, key, uid).unwrap_or_default();
+        let taken = self.state.taken.lock().get(key).cloned();
         let taken = taken.filter(|taken| {
             let same = (taken.of, taken.generation) == (uid, object.object.metadata.generation);
             same && taken.until > Instant::now()
@@ -205,8 +205,8 @@ impl Planner for Applications {
         let begun = Instant::now();
         let outcome = self.step_runner(object, uid).execute(steps).await;
         if outcome.submitted {
-            self.memory.refused.lock().remove(key);
-            self.memory.taken.lock().remove(key);
+            self.state.refused.lock().remove(key);
+            self.state.taken.lock().remove(key);
         }
         let outdated = outcome.outdated
             || outcome.refused.is_some()
@@ -215,13 +215,13 @@ impl Planner for Applications {
         self.remember_missing(key, uid, steps, &outcome.missing_objects);
         // A child deleted after the attempt began may have caused the refusal, so neither a transient refusal nor a taken name counts
         // any longer.
-        let freed = self.memory.freed.lock().get(key).copied();
+        let freed = self.state.freed.lock().get(key).copied();
         let stands = freed.is_none_or(|at| at < begun);
         if let Some(refusal) = outcome.refused {
             tracing::warn!(why = refusal.0.as_str(), message = refusal.1, "refused");
             let refused = execute::refused(object, steps, refusal, now());
             if let Some(refused) = refused.filter(|r| stands || r.why != Refusal::Transient) {
-                let mut all = self.memory.refused.lock();
+                let mut all = self.state.refused.lock();
                 all.insert(key.clone(), (uid, refused));
             }
         }
@@ -232,7 +232,7 @@ impl Planner for Applications {
                 name,
                 until: Instant::now() + TAKEN,
             };
-            self.memory.taken.lock().insert(key.clone(), taken);
+            self.state.taken.lock().insert(key.clone(), taken);
         }
         Outcome {
             fault: outcome.fault,
@@ -271,20 +271,20 @@ impl Planner for Applications {
 
     fn forget(&self, key: &JobKey, _: bool) {
         self.counts.forget(key);
-        self.memory.refused.lock().remove(key);
-        self.memory.taken.lock().remove(key);
-        self.memory.missing_objects.lock().remove(key);
-        self.memory.freed.lock().remove(key);
-        self.memory.first.lock().remove(key);
+        self.state.refused.lock().remove(key);
+        self.state.taken.lock().remove(key);
+        self.state.missing_objects.lock().remove(key);
+        self.state.freed.lock().remove(key);
+        self.state.first.lock().remove(key);
     }
 
     fn child_deleted(&self, key: &JobKey, known: bool) {
         if !known {
             return;
         }
-        self.memory.freed.lock().insert(key.clone(), Instant::now());
-        self.memory.taken.lock().remove(key);
-        let mut refused = self.memory.refused.lock();
+        self.state.freed.lock().insert(key.clone(), Instant::now());
+        self.state.taken.lock().remove(key);
+        let mut refused = self.state.refused.lock();
         let is_transient = |(_, refused): &(Uid, Refused)| refused.why == Refusal::Transient;
         if refused.get(key).is_some_and(is_transient) {
             refused.remove(key);
@@ -322,10 +322,10 @@ mod tests {
         serde_json::from_value(stored).unwrap()
     }
 
-    /// True if a reconcile by a process with this memory begins a new run.
-    fn reruns(memory: &Memory, app: &CachedApplication) -> bool {
+    /// True if a reconcile by a process with this state begins a new run.
+    fn reruns(state: &ProcessState, app: &CachedApplication) -> bool {
         let observed = Observed {
-            first: memory.first(&JobKey::new("default", "pi"), Uid(1), app),
+            first: state.first(&JobKey::new("default", "pi"), Uid(1), app),
             ..Observed::default()
         };
         let plan = plan(PlanInput {
@@ -349,12 +349,12 @@ mod tests {
         other_version["observedGeneration"] = json!(1);
         for status in [&published, &other_version] {
             let [before, after] = [ended("1", 1, status), ended("2", 2, status)];
-            let running = Memory::default();
+            let running = ProcessState::default();
             assert!(!reruns(&running, &before), "{status}");
             assert!(!reruns(&running, &before), "nothing was edited: {status}");
             assert!(reruns(&running, &after), "{status}");
             // The first spec that a new process sees counts as the one that ran.
-            let started = Memory::default();
+            let started = ProcessState::default();
             assert!(!reruns(&started, &after), "{status}");
             assert!(reruns(&started, &before), "the next edit: {status}");
         }
@@ -363,20 +363,20 @@ mod tests {
     #[test]
     fn a_namesake_with_another_spec_is_no_edit() {
         let status = json!({ "applicationState": { "state": "FAILED" } });
-        let memory = Memory::default();
+        let state = ProcessState::default();
         let key = JobKey::new("default", "pi");
         let [former, namesake] = [ended("1", 1, &status), ended("2", 1, &status)];
-        assert_eq!(memory.first(&key, Uid(1), &former), Some(former.digest));
-        let first = memory.first(&key, Uid(2), &namesake);
+        assert_eq!(state.first(&key, Uid(1), &former), Some(former.digest));
+        let first = state.first(&key, Uid(2), &namesake);
         assert_eq!(first, Some(namesake.digest));
         let running = ended(
             "1",
             1,
             &json!({ "applicationState": { "state": "RUNNING" } }),
         );
-        assert_eq!(memory.first(&key, Uid(2), &running), None);
+        assert_eq!(state.first(&key, Uid(2), &running), None);
         assert!(
-            memory.first.lock().is_empty(),
+            state.first.lock().is_empty(),
             "it is compared by its record"
         );
     }

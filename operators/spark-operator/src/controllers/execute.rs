@@ -241,14 +241,14 @@ impl StepRunner<'_> {
         let requests = self.objects(kind);
         let created = requests.create((&name, object), response, cached, cached);
         match created.await {
-            Err(CreateError::Taken { holder, message }) => {
+            Err(CreateError::NameConflict { holder, message }) => {
                 self.taken(kind, object, &name, (*holder, message)).await
             }
             result => result.map_err(not_created),
         }
     }
 
-    /// Handles a name that another object has: one of this application that the cache doesn't hold, or a foreign one.
+    /// Handles a name that another object has: one of this application that names no run, or a foreign one.
     async fn taken(
         &self,
         kind: Kind,
@@ -313,10 +313,9 @@ impl StepRunner<'_> {
         let requests = self.pods();
         let created = requests.create((&name, pod), Response::Object, cached_pod, watched_pod);
         created.await.map_err(|error| match error {
-            CreateError::Taken { holder, message } if self.is_of_a_namesake(holder.owner()) => {
-                StepError::Fault(Fault::Conflict(message))
+            CreateError::NameConflict { holder, .. } if !self.is_of_a_namesake(holder.owner()) => {
+                StepError::Taken(name)
             }
-            CreateError::Taken { .. } => StepError::Taken(name),
             error => not_created(error),
         })
     }
@@ -333,10 +332,10 @@ type Any = RunObject<k8s_openapi::api::core::v1::ConfigMap>;
 /// Returns why a step that creates an object failed.
 fn not_created<T>(error: CreateError<T>) -> StepError {
     match error {
-        CreateError::Refused(fault) => refuse(fault),
+        CreateError::Failed(fault) => refuse(fault),
         CreateError::Fault(fault) => StepError::Fault(fault),
-        CreateError::Exists => StepError::Found,
-        CreateError::Taken { message, .. } => StepError::Fault(Fault::Conflict(message)),
+        CreateError::AlreadyExists => StepError::Found,
+        CreateError::NameConflict { message, .. } => StepError::Fault(Fault::Conflict(message)),
     }
 }
 

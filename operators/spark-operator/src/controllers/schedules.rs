@@ -20,7 +20,7 @@ use training_runtime::feed::slim::Owned;
 use training_runtime::feed::{self, Source};
 use training_runtime::key::{JobKey, Scope};
 use training_runtime::requests::{ChildRequests, CreateError};
-use training_runtime::worker::{Outcome, Past, PlanOf, Planner, Subject};
+use training_runtime::worker::{LastReconcile, Outcome, PlanOf, Planner, Subject};
 
 use super::cache::{CachedChild, Versioned, versioned};
 use crate::api::{
@@ -189,16 +189,28 @@ impl Schedules {
         match step {
             Step::Create(name) => {
                 let run = run(subject.object, name);
+                // The watch would never update a run without its label.
+                let watched = |run: &SlimApp| {
+                    let labels = run.metadata.labels.as_ref();
+                    let selected =
+                        labels.is_some_and(|l| l.contains_key(label::SCHEDULED_APP_NAME));
+                    cached_run(run).filter(|_| selected)
+                };
                 // The next scheduled time may come before the watch reports it.
-                let created =
-                    requests.create((name, &run), Response::Object, cached_run, cached_run);
+                let created = requests.create((name, &run), Response::Object, cached_run, watched);
+                let ours = |run: Owned<Versioned<CachedRun>>| run.owner == subject.uid;
                 match created.await {
-                    // It exists: the same run, created before the status could say so.
-                    Ok(()) | Err(CreateError::Exists) => Ok(()),
-                    Err(CreateError::Taken { message, .. }) => Err(Fault::Conflict(format!(
-                        "{message}, and it is not of this schedule"
-                    ))),
-                    Err(CreateError::Refused(fault) | CreateError::Fault(fault)) => Err(fault),
+                    // It may exist: the same run, created before the status could say so.
+                    Ok(()) | Err(CreateError::AlreadyExists) => Ok(()),
+                    Err(CreateError::NameConflict { holder, .. })
+                        if cached_run(&holder).is_some_and(ours) =>
+                    {
+                        Ok(())
+                    }
+                    Err(CreateError::NameConflict { message, .. }) => Err(Fault::Conflict(
+                        format!("{message}, and it is not of this schedule"),
+                    )),
+                    Err(CreateError::Failed(fault) | CreateError::Fault(fault)) => Err(fault),
                 }
             }
             Step::Delete { name, uid } => {
@@ -241,7 +253,11 @@ impl Planner for Schedules {
 
     const CACHES: [&'static str; 3] = ["schedules", "schedules_not_cached", "schedules_waiting"];
 
-    fn observe(&self, subject: Subject<'_, ScheduledSparkApplication>, _: Past) -> Vec<CachedRun> {
+    fn observe(
+        &self,
+        subject: Subject<'_, ScheduledSparkApplication>,
+        _: LastReconcile,
+    ) -> Vec<CachedRun> {
         let runs = self.runs.of(subject.uid).into_iter();
         runs.map(|run| run.view).collect()
     }

@@ -327,10 +327,10 @@ mod tests {
     use training_core::health::{Finding, find};
     use training_core::{PodView, Uid};
 
-    use super::super::{Parent, Roles, pod_view};
+    use super::super::{OwnerKind, Roles, pod_view};
     use super::*;
 
-    const PARENT: Parent = Parent {
+    const PARENT: OwnerKind = OwnerKind {
         group: "kubeflow.org",
         kind: "PyTorchJob",
         container: "pytorch",

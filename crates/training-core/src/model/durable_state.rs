@@ -19,7 +19,7 @@ use crate::model::view::Attempt;
 
 /// The durable state of one job.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Memory {
+pub struct DurableState {
     /// The conditions, in their published order.
     pub conditions: Vec<JobCondition>,
     /// Counts by replica type as keyed in the spec; `None` before the first reconcile.
@@ -31,9 +31,9 @@ pub struct Memory {
     /// The attempt of the whole gang.
     pub gang_attempt: u32,
     /// Replicas recreated within the gang attempt, by (role label, index).
-    pub replicas: BTreeMap<(String, u32), ReplicaMemory>,
+    pub replicas: BTreeMap<(String, u32), ReplicaRestarts>,
     /// Restarts of the whole gang after failures: their number, and when the last one was decided.
-    pub gang_restart: Option<ReplicaMemory>,
+    pub gang_restart: Option<ReplicaRestarts>,
     /// Indices of succeeded replicas, by role label.
     pub finished: BTreeMap<String, IndexSet>,
     /// Failures that count against the backoff limit.
@@ -58,7 +58,7 @@ pub struct Memory {
 
 /// How often a replica was recreated within the gang attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReplicaMemory {
+pub struct ReplicaRestarts {
     /// The attempt, from 1.
     pub attempt: u32,
     /// When this attempt was decided.
@@ -67,7 +67,7 @@ pub struct ReplicaMemory {
     pub settled: u32,
 }
 
-impl Memory {
+impl DurableState {
     /// Returns true if the job has ended, by any durable sign.
     pub fn is_finished(&self) -> bool {
         self.completed.is_some()
@@ -128,15 +128,15 @@ fn unless_zero(value: u32) -> Option<i32> {
     (value > 0).then(|| i32::try_from(value).unwrap_or(i32::MAX))
 }
 
-fn recall_attempt(entry: &ReplicaAttempt) -> ReplicaMemory {
-    ReplicaMemory {
+fn recall_attempt(entry: &ReplicaAttempt) -> ReplicaRestarts {
+    ReplicaRestarts {
         attempt: number(Some(entry.attempt)),
         decided: entry.time.as_ref().map(|t| t.0),
         settled: number(entry.settled),
     }
 }
 
-fn report_attempt(entry: ReplicaMemory) -> ReplicaAttempt {
+fn report_attempt(entry: ReplicaRestarts) -> ReplicaAttempt {
     ReplicaAttempt {
         attempt: i32::try_from(entry.attempt).unwrap_or(i32::MAX),
         time: entry.decided.map(Time),
@@ -165,17 +165,17 @@ pub trait JobState:
     Clone + Debug + Default + PartialEq + Serialize + DeserializeOwned + Send + Sync
 {
     /// Reads the durable state.
-    fn durable_state(&self) -> Memory;
+    fn durable_state(&self) -> DurableState;
     /// Returns the status with this state. Invariant: `report(m).durable_state() == m` for every field that decisions use.
     #[must_use]
-    fn report(&self, memory: &Memory) -> Self;
+    fn report(&self, state: &DurableState) -> Self;
 }
 
 impl JobState for JobStatus {
-    fn durable_state(&self) -> Memory {
+    fn durable_state(&self) -> DurableState {
         let restarts = number(self.restarts);
         let container_restarts = number(self.container_restarts);
-        Memory {
+        DurableState {
             conditions: self.conditions.clone(),
             counts: self.replica_statuses.clone(),
             started: self.start_time.as_ref().map(|t| t.0),
@@ -214,41 +214,41 @@ impl JobState for JobStatus {
         }
     }
 
-    fn report(&self, memory: &Memory) -> Self {
-        let restarts = memory.recreated.saturating_add(memory.container_restarts);
+    fn report(&self, state: &DurableState) -> Self {
+        let restarts = state.recreated.saturating_add(state.container_restarts);
         Self {
-            conditions: memory.conditions.clone(),
-            replica_statuses: memory.counts.clone(),
-            start_time: memory.started.map(Time),
-            completion_time: memory.completed.map(Time),
+            conditions: state.conditions.clone(),
+            replica_statuses: state.counts.clone(),
+            start_time: state.started.map(Time),
+            completion_time: state.completed.map(Time),
             // The existing operator's heartbeat, which Trainyard doesn't use. The next write removes it; a job that ended under the
             // existing operator gets no write only for that.
             last_reconcile_time: self
                 .last_reconcile_time
                 .clone()
-                .filter(|_| memory.is_finished()),
+                .filter(|_| state.is_finished()),
             // The plan sets it.
             observed_generation: self.observed_generation,
-            waiting: memory.waits_for(),
-            ready: memory.ready.clone(),
+            waiting: state.waits_for(),
+            ready: state.ready.clone(),
             // A column shows it, so 0 is written too, but not as the only change of a job that ended under the existing operator.
-            restarts: (restarts > 0 || self.restarts.is_some() || !memory.is_finished())
+            restarts: (restarts > 0 || self.restarts.is_some() || !state.is_finished())
                 .then(|| i32::try_from(restarts).unwrap_or(i32::MAX)),
-            attempt: unless_zero(memory.gang_attempt),
-            replica_attempts: memory
+            attempt: unless_zero(state.gang_attempt),
+            replica_attempts: state
                 .replicas
                 .iter()
                 .map(|((role, index), entry)| (format!("{role}-{index}"), report_attempt(*entry)))
                 .collect(),
-            gang_restart: memory.gang_restart.map(report_attempt),
-            counted_failures: unless_zero(memory.counted_failures),
-            container_restarts: unless_zero(memory.container_restarts),
-            made_from: memory.made_from.as_ref().map(ToString::to_string),
-            finished_indices: report_finished(&memory.finished),
-            gang_scheduler: memory.gang.as_ref().map(ToString::to_string),
-            made_once: memory.made_once.clone(),
-            worker_selector: memory.worker_selector.clone(),
-            last_failure: memory.last_failure.clone(),
+            gang_restart: state.gang_restart.map(report_attempt),
+            counted_failures: unless_zero(state.counted_failures),
+            container_restarts: unless_zero(state.container_restarts),
+            made_from: state.made_from.as_ref().map(ToString::to_string),
+            finished_indices: report_finished(&state.finished),
+            gang_scheduler: state.gang.as_ref().map(ToString::to_string),
+            made_once: state.made_once.clone(),
+            worker_selector: state.worker_selector.clone(),
+            last_failure: state.last_failure.clone(),
         }
     }
 }
