@@ -54,7 +54,7 @@ pub struct Killer<'a> {
 
 /// Whether to kill after a write.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Moment {
+enum KillTime {
     LetLive,
     BetweenCreates,
     CleaningUp,
@@ -101,14 +101,14 @@ impl<'a> Killer<'a> {
             tokio::select! {
                 Some(write) = self.applied.recv() => {
                     match self.counted(&write) {
-                        Moment::LetLive => write.release(),
-                        Moment::CleaningUp => {
+                        KillTime::LetLive => write.release(),
+                        KillTime::CleaningUp => {
                             self.kills.while_cleaning += 1;
                             self.kill(Some(write)).await?;
                         }
                         moment => {
                             self.kills.after_writes += 1;
-                            self.kills.between_creates += usize::from(moment == Moment::BetweenCreates);
+                            self.kills.between_creates += usize::from(moment == KillTime::BetweenCreates);
                             self.kill(Some(write)).await?;
                         }
                     }
@@ -126,9 +126,9 @@ impl<'a> Killer<'a> {
     }
 
     /// Counts a write, and returns whether to kill the operator now.
-    fn counted(&mut self, write: &Applied) -> Moment {
+    fn counted(&mut self, write: &Applied) -> KillTime {
         if write.code >= 300 {
-            return Moment::LetLive;
+            return KillTime::LetLive;
         }
         let random = &mut self.random;
         let job = self
@@ -143,18 +143,18 @@ impl<'a> Killer<'a> {
             job.last_deletes += 1;
             let hit = job.last_deletes == job.after_delete;
             return if hit {
-                Moment::CleaningUp
+                KillTime::CleaningUp
             } else {
-                Moment::LetLive
+                KillTime::LetLive
             };
         }
         job.ended |= ends(&write.call);
         if job.ended || !job.after.contains(&job.writes) {
-            Moment::LetLive
+            KillTime::LetLive
         } else if write.call.verb == "create" && job.creates < CREATES {
-            Moment::BetweenCreates
+            KillTime::BetweenCreates
         } else {
-            Moment::Otherwise
+            KillTime::Otherwise
         }
     }
 

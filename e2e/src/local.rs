@@ -233,7 +233,7 @@ pub struct Host {
 
 impl Host {
     /// Reads the host's current state for a test of these clusters.
-    pub fn look(ours: &[&str]) -> Result<Self> {
+    pub fn poll(ours: &[&str]) -> Result<Self> {
         let lines = |text: &str| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
         let mounts = fs::read_to_string("/proc/mounts")?;
         let rules = output(Command::new("nft").args(["list", "ruleset"]))?;

@@ -33,7 +33,7 @@ pub use self::shapes::{
     no_longer_running, pair, pair_of, running, shell, shell_of, succeeded,
 };
 pub use self::volume::Volume;
-use crate::look;
+use crate::read;
 
 /// The namespace of the operators.
 pub const OPERATORS: &str = "trainyard-system";
@@ -223,14 +223,14 @@ impl Site {
             is_true(job, "Running") && active(job) == all
         })
         .await?;
-        let list = look::pods(&self.client, &self.namespace, name).await?;
-        ensure!(list.len() == pods, "{:?}", look::names(&list));
+        let list = read::pods(&self.client, &self.namespace, name).await?;
+        ensure!(list.len() == pods, "{:?}", read::names(&list));
         Ok(list)
     }
 
     /// Waits for a pod with another uid, and returns it.
     pub async fn until_replaced(&self, old: &Value) -> Result<Value> {
-        let (name, uid) = (look::name(old), &old["metadata"]["uid"]);
+        let (name, uid) = (read::name(old), &old["metadata"]["uid"]);
         eventually(&format!("a new pod {name}"), async || {
             let pod = self.pod(&name).await?;
             Ok(if pod["metadata"]["uid"] == *uid {
@@ -263,7 +263,7 @@ impl Site {
     /// Waits until a job has exactly these pods.
     pub async fn until_pods(&self, job: &str, wanted: &[&str]) -> Result<()> {
         eventually(&format!("the pods {wanted:?}"), async || {
-            let names = look::names(&look::pods(&self.client, &self.namespace, job).await?);
+            let names = read::names(&read::pods(&self.client, &self.namespace, job).await?);
             Ok(if names == wanted {
                 Seen::Yes(())
             } else {
@@ -311,10 +311,10 @@ impl Drop for Site {
 /// Waits with a limit that suits containers.
 pub async fn eventually<T: Debug>(
     what: &str,
-    mut look: impl AsyncFnMut() -> Result<Seen<T>>,
+    mut poll: impl AsyncFnMut() -> Result<Seen<T>>,
 ) -> Result<T> {
     wait::eventually(what, PATIENCE, async || {
-        let seen = look().await;
+        let seen = poll().await;
         if !matches!(seen, Ok(Seen::Yes(_))) {
             tokio::time::sleep(PAUSE).await;
         }

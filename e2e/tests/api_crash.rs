@@ -60,7 +60,7 @@ async fn live(world: &World, happenings: &Happenings) -> Result<Outcome> {
                 held: None,
                 happenings: Some(happenings),
             };
-            let led = life.conduct(&actor).await;
+            let led = life.run(&actor).await;
             led.with_context(|| format!("{name} ({life})"))
         })
         .buffer_unordered(AT_ONCE)

@@ -145,7 +145,7 @@ async fn undisturbed() -> Result<Option<Vec<Ending>>> {
     let mut endings = Vec::new();
     for (n, life) in LIVES.into_iter().enumerate() {
         let name = name(n);
-        life.conduct(&world.actor(&name)).await?;
+        life.run(&world.actor(&name)).await?;
     }
     tokio::time::sleep(QUIET).await;
     for n in 0..LIVES.len() {
@@ -176,7 +176,7 @@ async fn storm(jobs: usize, storm: Storm, lag: Option<Duration>) -> Result<()> {
         async move {
             let (name, life) = (name(number), LIVES[number % LIVES.len()]);
             let actor = world.actor(&name);
-            let led = life.conduct(&actor).await;
+            let led = life.run(&actor).await;
             led.with_context(|| format!("{name} ({life})"))
         }
     });

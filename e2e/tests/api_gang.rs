@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use e2e::{World, look};
+use e2e::{World, read};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt as _};
@@ -364,7 +364,7 @@ async fn i_10_kubernetes_own_groups_come_before_pods_and_go_at_every_end(kind: K
     world.kubelet.all_running(world.namespace(), "pt").await?;
     world.jobs.until_true("pt", "Running").await?;
     let resumed = format!("{}Resumed", kind.name);
-    look::events_with(&world.client, world.namespace(), "pt", &resumed).await?;
+    read::events_with(&world.client, world.namespace(), "pt", &resumed).await?;
 
     world.kubelet.all_succeeded(world.namespace(), "pt").await?;
     world.jobs.until_true("pt", "Succeeded").await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::World;
-use e2e::look;
+use e2e::read;
 use k8s_openapi::api::core::v1::{Namespace as NamespaceObject, Pod, Service, ServiceAccount};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::ResourceExt;
@@ -184,8 +184,8 @@ async fn what_the_server_refuses_for_good_ends_the_job_with_its_words(of: Smalle
             "{id}: {} bytes",
             failed.message.len()
         );
-        let pods = look::pods(&world.client, world.namespace(), &name).await?;
-        ensure!(pods.is_empty(), "{id}: {:?}", look::names(&pods));
+        let pods = read::pods(&world.client, world.namespace(), &name).await?;
+        ensure!(pods.is_empty(), "{id}: {:?}", read::names(&pods));
     }
     world.assert_clean(&operator).await
 }
@@ -205,8 +205,8 @@ async fn waits(world: &World, name: &str, reason: &str, text: &str) -> Result<()
         "{name}: {}",
         stalled.message
     );
-    let pods = look::pods(&world.client, world.namespace(), name).await?;
-    ensure!(pods.is_empty(), "{name}: {:?}", look::names(&pods));
+    let pods = read::pods(&world.client, world.namespace(), name).await?;
+    ensure!(pods.is_empty(), "{name}: {:?}", read::names(&pods));
     Ok(())
 }
 
@@ -420,8 +420,8 @@ async fn a_job_applied_twice_is_one_job(of: Smallest) -> Result<()> {
         other => anyhow::bail!("{other:?}"),
     };
     assert_eq!(code, 409);
-    let pods = look::pods(&world.client, world.namespace(), "pt").await?;
-    assert_eq!(look::names(&pods), [of.pod("pt")]);
+    let pods = read::pods(&world.client, world.namespace(), "pt").await?;
+    assert_eq!(read::names(&pods), [of.pod("pt")]);
     world.assert_clean(&operator).await
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::lives::{Life, has_succeeded};
-use e2e::{World, for_each_kind, look};
+use e2e::{World, for_each_kind, read};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
@@ -39,7 +39,7 @@ async fn succeeds(world: &World, messages: [&str; 3]) -> Result<()> {
     } else {
         ["pt-worker-0", "pt-worker-1", "pt-worker-2"]
     };
-    look::until_children(&world.client, world.namespace(), "pt", &names, &names).await?;
+    read::until_children(&world.client, world.namespace(), "pt", &names, &names).await?;
     world.kubelet.until_pods(world.namespace(), "pt", 3).await?;
     assert_eq!(world.kubelet.all_running(world.namespace(), "pt").await?, 3);
     world.jobs.until_true("pt", "Running").await?;
@@ -135,7 +135,7 @@ async fn i_28_jobs_of_every_kind_fail_suspend_and_resume_and_go_with_what_they_o
         actor.run(masters, workers).await?;
         let suspend = |on: bool| serde_json::json!({"spec": {"runPolicy": {"suspend": on}}});
         world.jobs.merge("pt", &suspend(true)).await?;
-        look::until_children(&world.client, world.namespace(), "pt", &[], &[]).await?;
+        read::until_children(&world.client, world.namespace(), "pt", &[], &[]).await?;
         world.jobs.until_true("pt", "Suspended").await?;
         world.jobs.merge("pt", &suspend(false)).await?;
         actor.run(masters, workers).await?;
@@ -150,7 +150,7 @@ async fn i_28_jobs_of_every_kind_fail_suspend_and_resume_and_go_with_what_they_o
             conditions(&job).last(),
             Some(&condition(&kind, "Failed", "True", message))
         );
-        look::until_children(&world.client, world.namespace(), "pt", &[], &[]).await?;
+        read::until_children(&world.client, world.namespace(), "pt", &[], &[]).await?;
 
         let deleted = world.actor("deleted");
         deleted.create(kind.small_job("deleted", 2)).await?;
@@ -158,7 +158,7 @@ async fn i_28_jobs_of_every_kind_fail_suspend_and_resume_and_go_with_what_they_o
         world.kubelet.finish_deletes(true);
         deleted.delete(&DeleteParams::background()).await?;
         deleted.until_gone().await?;
-        look::until_children(&world.client, world.namespace(), "deleted", &[], &[]).await?;
+        read::until_children(&world.client, world.namespace(), "deleted", &[], &[]).await?;
         world.assert_clean(&operator).await?;
     }
     Ok(())
@@ -226,11 +226,11 @@ async fn same_name(kind: Kind) -> Result<()> {
         })
     };
     others.until("pt", "waiting for its names", waits).await?;
-    let mut pods = look::pods(&world.client, namespace, "pt").await?;
+    let mut pods = read::pods(&world.client, namespace, "pt").await?;
     // The launcher of an MPIJob has a name of its own.
     let owner = |pod: &Value| pod["metadata"]["ownerReferences"][0]["kind"].clone();
     pods.retain(|pod| owner(pod) != "Job");
-    assert_eq!(look::names(&pods), ["pt-master-0", "pt-worker-0"]);
+    assert_eq!(read::names(&pods), ["pt-master-0", "pt-worker-0"]);
     for pod in &pods {
         assert_eq!(owner(pod), PYTORCH.name, "{pod}");
     }
@@ -343,13 +343,13 @@ async fn published_examples_pass_strict_decoding_and_are_stored_whole() -> Resul
         let resource = ApiResource::from_gvk(&kind);
         let api: Api<DynamicObject> =
             Api::namespaced_with(client.clone(), &namespace.name, &resource);
-        let name = look::name(job);
+        let name = read::name(job);
         let apply = async |job: &Value| {
             let strict = PatchParams::apply("user").dry_run().validation_strict();
             api.patch(&name, &strict, &Patch::Apply(job)).await
         };
         let stored = serde_json::to_value(apply(job).await.with_context(|| name.clone())?)?;
-        let lost = look::lost(&job["spec"], &stored["spec"], "spec");
+        let lost = read::lost(&job["spec"], &stored["spec"], "spec");
         ensure!(lost.is_empty(), "{name}: {lost:?}");
         let mut unknown = job.clone();
         unknown["spec"]["noSuchField"] = json!(1);

@@ -57,7 +57,7 @@ async fn counted(kind: Kind) -> Result<()> {
         return Ok(());
     };
     let operator = world.operator().await?;
-    retried(kind).conduct(&world.actor("pt")).await?;
+    retried(kind).run(&world.actor("pt")).await?;
     let suspended = kind.small_job("later", 2);
     let suspended = match kind {
         SPARK => Life::Spark(SparkLife::Succeeds)
@@ -262,7 +262,7 @@ async fn run_many_jobs(torch: &World, spark: &World) -> Result<()> {
         let job = job.restart_policy("Worker", "ExitCode");
         torch.jobs.create(&job.build()).await?;
         let app = format!("day-{number}");
-        Life::Spark(life).conduct(&spark.actor(&app)).await?;
+        Life::Spark(life).run(&spark.actor(&app)).await?;
         tokio::time::sleep(Duration::from_secs(3)).await;
     }
     Ok(())
@@ -319,13 +319,13 @@ async fn every_query_of_the_dashboards_has_results() -> Result<()> {
     let active = torch.actor("active");
     active.create(PYTORCH.small_job("active", 2)).await?;
     active.run_all().await?;
-    retried(PYTORCH).conduct(&torch.actor("pt")).await?;
+    retried(PYTORCH).run(&torch.actor("pt")).await?;
     for (life, name) in [
         (SparkLife::Succeeds, "good"),
         (SparkLife::Retried, "retried"),
         (SparkLife::Fails, "bad"),
     ] {
-        Life::Spark(life).conduct(&spark.actor(name)).await?;
+        Life::Spark(life).run(&spark.actor(name)).await?;
     }
     for name in DASHBOARDS {
         for panel in dashboard(name)?["panels"].as_array().context("no panels")? {
@@ -445,7 +445,7 @@ async fn traces_reach_a_collector_over_tls_if_its_certificate_is_trusted() -> Re
     let log = directory.join("collector.log");
     // A collector that it doesn't trust costs spans, not jobs.
     let mut operator = trusting("other.crt").await?;
-    retried(PYTORCH).conduct(&world.actor("refused")).await?;
+    retried(PYTORCH).run(&world.actor("refused")).await?;
     operator.terminate(HANG).await?;
     ensure!(
         operator.log().contains("the last spans were not sent"),
@@ -456,7 +456,7 @@ async fn traces_reach_a_collector_over_tls_if_its_certificate_is_trusted() -> Re
     let text = fs::read_to_string(&log)?;
     ensure!(!text.contains("reconcile"), "{text}");
     let operator = trusting("tls.crt").await?;
-    retried(PYTORCH).conduct(&world.actor("trusted")).await?;
+    retried(PYTORCH).run(&world.actor("trusted")).await?;
     let span = [
         r#"{"key":"service.name","value":{"stringValue":"pytorch-operator"}}"#,
         "reconcile",

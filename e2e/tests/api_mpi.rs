@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::look;
+use e2e::read;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
@@ -501,7 +501,7 @@ async fn i_32_a_life_costs_its_creates_and_a_few_status_writes_and_reads_nothing
     let completed = &launcher["status"]["completionTime"];
     ensure!(completed.is_string(), "{launcher}");
     assert_eq!(&job["status"]["completionTime"], completed);
-    let events = look::events(&stage.client, stage.name(), "pi").await?;
+    let events = read::events(&stage.client, stage.name(), "pi").await?;
     let reasons: Vec<&str> = events.iter().map(|event| event.1.as_str()).collect();
     for reason in ["MPIJobCreated", "MPIJobRunning", "MPIJobSucceeded"] {
         assert_eq!(
@@ -658,7 +658,7 @@ async fn f_17_b_041_a_name_that_belongs_to_somebody_else_is_waited_for() -> Resu
     let words = "Resource \"pi\" of Kind \"Service\" already exists and is not managed by MPIJob";
     ensure!(stalled.message.starts_with(words), "{stalled:?}");
     ensure!(is_true(&job, "Created"), "{}", job["status"]);
-    look::events_with(&stage.client, stage.name(), "pi", "ErrResourceExists").await?;
+    read::events_with(&stage.client, stage.name(), "pi", "ErrResourceExists").await?;
     assert_eq!(stage.owned::<Pod>().await?, Vec::<String>::new());
     let there = services.get("pi").await?;
     assert_eq!(

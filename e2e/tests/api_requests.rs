@@ -56,7 +56,7 @@ async fn whole_life(kind: Kind) -> Result<()> {
     world.kubelet.all_succeeded(namespace, "pt").await?;
     let job = world.jobs.until_true("pt", "Succeeded").await?;
     let told = format!("{name}Succeeded");
-    e2e::look::events_with(&world.client, namespace, "pt", &told).await?;
+    e2e::read::events_with(&world.client, namespace, "pt", &told).await?;
     audit.until_quiet(&user, asks, QUIET, HANG).await?;
 
     let life = audit.by_user(birth, &user).await?;
@@ -89,7 +89,7 @@ async fn whole_life(kind: Kind) -> Result<()> {
         "{}",
         job["status"]
     );
-    let events = e2e::look::events(&world.client, namespace, "pt").await?;
+    let events = e2e::read::events(&world.client, namespace, "pt").await?;
     let mut reasons: Vec<&str> = events.iter().map(|event| event.1.as_str()).collect();
     reasons.sort_unstable();
     let succeeded = format!("{name}Succeeded");

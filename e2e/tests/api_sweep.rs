@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use e2e::lives::{CleanPods, Life, MpiLife, SparkLife};
-use e2e::sweep::{Choice, Cut, Figures, Missed, Plan, Restart, Setting, Successor, Tour, Writes};
+use e2e::sweep::{Choice, Cut, Figures, Missed, Plan, Restart, Setting, Successor, Sweep, Writes};
 use futures::{StreamExt as _, stream};
 use training_testkit::builders::{
     JAX, Kind, MPI, PADDLE, PYTORCH, SPARK, TENSORFLOW, TRAINING, XGBOOST,
@@ -43,12 +43,12 @@ const EVERY_KIND: [(Kind, Life); 7] = [
 const FEW: usize = 2;
 /// Runs of all kinds together in a deep run.
 const PAIRS: usize = 500;
-/// The number of stages of a tour in a deep run. A run mostly waits.
+/// The number of stages of a sweep in a deep run. A run mostly waits.
 const MANY_STAGES: usize = 6;
-/// The number of stages of a tour in `make test`. Each stage starts an operator, and other tours run in parallel.
+/// The number of stages of a sweep in `make test`. Each stage starts an operator, and other sweeps run in parallel.
 const FEW_STAGES: usize = 3;
 
-/// The number of stages of a tour. In `make test`, a tour has one stage if its test runs a tour of every kind in parallel.
+/// The number of stages of a sweep. In `make test`, a sweep has one stage if its test runs a sweep of every kind in parallel.
 fn stages(kinds_in_parallel: bool) -> usize {
     match (is_deep(), kinds_in_parallel) {
         (true, _) => MANY_STAGES,
@@ -140,15 +140,16 @@ async fn sweep(kind: Kind, gangs: bool) -> Result<Option<(Figures, usize)>> {
         gangs,
         ..setting(kind, Successor::Itself)?
     };
-    let Some(mut tour) = Tour::begin(stages(gangs), setting).await? else {
+    let Some(mut sweep) = Sweep::begin(stages(gangs), setting).await? else {
         return Ok(None);
     };
     let (short, least) = short(kind);
     let least = if let Some(choice) = choice {
-        tour.sweep(&[choice.life()], &Cut::ALL, Writes::All, |plan| {
-            choice.wants(plan)
-        })
-        .await?;
+        sweep
+            .run(&[choice.life()], &Cut::ALL, Writes::All, |plan| {
+                choice.wants(plan)
+            })
+            .await?;
         0
     } else if is_deep() {
         // Whether a resumed job finds its former group is chance.
@@ -156,19 +157,21 @@ async fn sweep(kind: Kind, gangs: bool) -> Result<Option<(Figures, usize)>> {
         let lives = Life::of(kind).into_iter();
         let lives = lives.filter(|life| !(gangs && by_chance.contains(life)));
         let lives: Vec<Life> = lives.collect();
-        tour.sweep(&lives, &Cut::ALL, Writes::All, |_| true).await?;
+        sweep.run(&lives, &Cut::ALL, Writes::All, |_| true).await?;
         least * Cut::ALL.len()
     } else if gangs {
         let (lives, least) = self::gangs(kind);
-        tour.sweep(&lives, &[Cut::After], Writes::All, of_a_group)
+        sweep
+            .run(&lives, &[Cut::After], Writes::All, of_a_group)
             .await?;
         least
     } else {
-        tour.sweep(&short, &[Cut::After], Writes::New, |_| true)
+        sweep
+            .run(&short, &[Cut::After], Writes::New, |_| true)
             .await?;
         least
     };
-    Ok(Some((tour.end().await?, least)))
+    Ok(Some((sweep.end().await?, least)))
 }
 
 /// Same as [`sweep`] with a kill at one write of each class; the rest depends on the successor.
@@ -182,15 +185,16 @@ async fn pairs(kind: Kind, successor: Successor) -> Result<Option<(Figures, usiz
     }) {
         return Ok(None);
     }
-    let Some(mut tour) = Tour::begin(stages(false), setting(kind, successor)?).await? else {
+    let Some(mut sweep) = Sweep::begin(stages(false), setting(kind, successor)?).await? else {
         return Ok(None);
     };
     let least = if let Some(plan) = choice.as_ref().and_then(Choice::plan) {
         // Which write of its class a pair takes depends on the other life cycles of its sweep.
-        tour.alone(plan).await?;
+        sweep.alone(plan).await?;
         1
     } else if let Some(choice) = choice {
-        tour.pairs(&[choice.life()], |plan| choice.wants(plan))
+        sweep
+            .pairs(&[choice.life()], |plan| choice.wants(plan))
             .await?;
         0
     } else {
@@ -203,10 +207,10 @@ async fn pairs(kind: Kind, successor: Successor) -> Result<Option<(Figures, usiz
             .into_iter()
             .filter(|life| (deep || PAIRED.contains(life)) && !endless(life));
         let lives: Vec<Life> = lives.collect();
-        tour.pairs(&lives, |_| true).await?;
+        sweep.pairs(&lives, |_| true).await?;
         LEAST_CLASSES * lives.len()
     };
-    Ok(Some((tour.end().await?, least)))
+    Ok(Some((sweep.end().await?, least)))
 }
 
 /// Which runs of a life cycle are sampled.
@@ -252,14 +256,14 @@ async fn sample(of: Sample, kind: Kind, life: Life) -> Result<Option<(Figures, u
         let Some(plan) = plan.filter(|_| choice.kind() == kind) else {
             return Ok(None);
         };
-        let Some(mut tour) = Tour::begin(1, setting).await? else {
+        let Some(mut sweep) = Sweep::begin(1, setting).await? else {
             return Ok(None);
         };
-        tour.alone(plan).await?;
-        return Ok(Some((tour.end().await?, 1)));
+        sweep.alone(plan).await?;
+        return Ok(Some((sweep.end().await?, 1)));
     }
     let deep = is_deep();
-    let Some(mut tour) = Tour::begin(stages(true), setting).await? else {
+    let Some(mut sweep) = Sweep::begin(stages(true), setting).await? else {
         return Ok(None);
     };
     let most = match of {
@@ -268,12 +272,12 @@ async fn sample(of: Sample, kind: Kind, life: Life) -> Result<Option<(Figures, u
         Sample::Stale | Sample::Reads => usize::MAX,
     };
     let wanted = match of {
-        Sample::Doubles => tour.doubles(&[life], most).await?,
-        Sample::Stale => tour.stale(&[life], most).await?,
-        Sample::Reads => tour.reads(&[life], most).await?,
+        Sample::Doubles => sweep.doubles(&[life], most).await?,
+        Sample::Stale => sweep.stale(&[life], most).await?,
+        Sample::Reads => sweep.reads(&[life], most).await?,
     };
     eprintln!("{of:?} of {}:", kind.name);
-    let figures = tour.end().await?;
+    let figures = sweep.end().await?;
     // When all runs are wanted, none is left to replace one that did not come again.
     let missed = if most == usize::MAX {
         figures.missed.len()

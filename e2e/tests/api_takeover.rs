@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::look::{self, by_rank};
+use e2e::read::{self, by_rank};
 use e2e::{World, loose, takeover};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use kube::api::{Api, DynamicObject, ListParams, PostParams};
@@ -96,12 +96,12 @@ impl Left {
         let mut all = BTreeMap::new();
         for name in takeover::all()? {
             for (kind, list) in [
-                ("Pod", look::pods(client, namespace, &name).await?),
-                ("Service", look::services(client, namespace, &name).await?),
+                ("Pod", read::pods(client, namespace, &name).await?),
+                ("Service", read::services(client, namespace, &name).await?),
             ] {
                 all.extend(
                     list.into_iter()
-                        .map(|o| (format!("{kind}/{}", look::name(&o)), o)),
+                        .map(|o| (format!("{kind}/{}", read::name(&o)), o)),
                 );
             }
         }
@@ -109,7 +109,7 @@ impl Left {
         for scaler in scalers.list(&ListParams::default()).await? {
             let scaler = serde_json::to_value(scaler)?;
             all.insert(
-                format!("HorizontalPodAutoscaler/{}", look::name(&scaler)),
+                format!("HorizontalPodAutoscaler/{}", read::name(&scaler)),
                 scaler,
             );
         }
@@ -117,7 +117,7 @@ impl Left {
             Api::namespaced_with(client.clone(), namespace, &pytorch_jobs());
         for job in jobs.list(&ListParams::default()).await? {
             let job = serde_json::to_value(job)?;
-            all.insert(format!("PyTorchJob/{}", look::name(&job)), job);
+            all.insert(format!("PyTorchJob/{}", read::name(&job)), job);
         }
         Ok(all)
     }
@@ -355,7 +355,7 @@ async fn runs_again(left: &Left, job: &str, old: &Value) -> Result<Value> {
             && !is_true(&status, "Restarting")
             && counters(&status, "Master").get("active") == Some(&1)
             && counters(&status, "Worker").get("active") == Some(&2);
-        let pods = look::pods(&world.client, namespace, job).await?;
+        let pods = read::pods(&world.client, namespace, job).await?;
         let worker = by_rank(&pods, job, "worker-1")?;
         Ok(
             if runs && worker["metadata"]["uid"] != old["metadata"]["uid"] {

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::{World, look};
+use e2e::{World, read};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{Api, Patch, PatchParams, PostParams};
@@ -60,7 +60,7 @@ async fn until_it_goes_on(world: &World) -> Result<Value> {
 
 /// The number of events of a reason for the job, including repeats.
 async fn told(world: &World, reason: &str) -> Result<usize> {
-    let events = look::events(&world.client, world.namespace(), "pt").await?;
+    let events = read::events(&world.client, world.namespace(), "pt").await?;
     Ok(events.iter().filter(|event| event.1 == reason).count())
 }
 
@@ -132,7 +132,7 @@ async fn pods_that_no_node_takes_are_said_after_a_while_and_not_at_once() -> Res
 
     // Every pod is without a node for a moment.
     world.jobs.delete("pt").await?;
-    look::until_children(&world.client, namespace, "pt", &[], &[]).await?;
+    read::until_children(&world.client, namespace, "pt", &[], &[]).await?;
     world
         .jobs
         .create(&pytorch_job("pt").master().workers(2).build())
@@ -244,7 +244,7 @@ async fn a_crash_loop_and_a_failed_init_container_are_told_with_code_and_last_wo
             && text.ends_with("last words: no data set at /data"),
         "{text}"
     );
-    let events = look::events_with(&world.client, namespace, "pt", "PodFailed").await?;
+    let events = read::events_with(&world.client, namespace, "pt", "PodFailed").await?;
     let told = events.iter().find(|event| event.1 == "PodFailed");
     assert!(
         told.is_some_and(|e| e.0 == "Warning" && e.2 == format!("Pod pt-worker-1: {text}")),
@@ -382,7 +382,7 @@ async fn f60_a_lost_node_is_told_and_waited_for_or_given_up_where_the_operator_i
     let node = world.kubelet.node().context("no node")?;
     let operator = world.operator().await?;
     runs(&world, restless(), 2).await?;
-    let old = look::pods(&world.client, world.namespace(), "pt").await?;
+    let old = read::pods(&world.client, world.namespace(), "pt").await?;
     world.kubelet.stop_heartbeats();
     let message = until_stalled(&world, "NodeLost").await?;
     assert!(
@@ -398,7 +398,7 @@ async fn f60_a_lost_node_is_told_and_waited_for_or_given_up_where_the_operator_i
     assert!(message.contains("out-of-service"), "{message}");
     // The taint manager deletes the pods. Their kubelet is silent, so they stay, and nothing replaces them.
     eventually("the cluster to delete the pods", HANG, async || {
-        let pods = look::pods(&world.client, world.namespace(), "pt").await?;
+        let pods = read::pods(&world.client, world.namespace(), "pt").await?;
         let all = pods
             .iter()
             .all(|p| p["metadata"]["deletionTimestamp"].is_string());
@@ -410,13 +410,13 @@ async fn f60_a_lost_node_is_told_and_waited_for_or_given_up_where_the_operator_i
     })
     .await?;
     holds_for(STAYS, async || {
-        let pods = look::pods(&world.client, world.namespace(), "pt").await?;
+        let pods = read::pods(&world.client, world.namespace(), "pt").await?;
         let uids = |pods: &[Value]| {
             pods.iter()
                 .map(|p| p["metadata"]["uid"].clone())
                 .collect::<Vec<_>>()
         };
-        ensure!(uids(&pods) == uids(&old), "{:?}", look::names(&pods));
+        ensure!(uids(&pods) == uids(&old), "{:?}", read::names(&pods));
         Ok(())
     })
     .await?;
@@ -438,7 +438,7 @@ async fn f60_a_lost_node_is_told_and_waited_for_or_given_up_where_the_operator_i
 
     // Now with an operator that force-deletes lost pods.
     world.jobs.delete("pt").await?;
-    look::until_children(&world.client, world.namespace(), "pt", &[], &[]).await?;
+    read::until_children(&world.client, world.namespace(), "pt", &[], &[]).await?;
     let kubeconfig = control.kubeconfig(PYTORCH_OPERATOR).await?;
     let options = world
         .options(&kubeconfig)
@@ -451,7 +451,7 @@ async fn f60_a_lost_node_is_told_and_waited_for_or_given_up_where_the_operator_i
     world.kubelet.stop_heartbeats();
     world.kubelet.bind_to("spare");
     let events =
-        look::events_with(&world.client, world.namespace(), "pt", "LostPodDeleted").await?;
+        read::events_with(&world.client, world.namespace(), "pt", "LostPodDeleted").await?;
     let warned = events
         .iter()
         .find(|e| e.1 == "LostPodDeleted")
@@ -461,7 +461,7 @@ async fn f60_a_lost_node_is_told_and_waited_for_or_given_up_where_the_operator_i
         "{warned:?}"
     );
     eventually("the pods to be replaced elsewhere", HANG, async || {
-        let pods = look::pods(&world.client, world.namespace(), "pt").await?;
+        let pods = read::pods(&world.client, world.namespace(), "pt").await?;
         let moved = pods.len() == 2 && pods.iter().all(|p| p["spec"]["nodeName"] == "spare");
         Ok(if moved {
             Seen::Yes(())
@@ -513,7 +513,7 @@ async fn f60_an_eviction_is_told_with_its_reason_and_node() -> Result<()> {
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }
-    look::events_with(&client, world.namespace(), "pt", "PodFailed").await?;
+    read::events_with(&client, world.namespace(), "pt", "PodFailed").await?;
     eventually("a new pt-worker-1", HANG, async || {
         let pods = world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
         let name = "pt-worker-1";

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::look;
 use e2e::peers::compare::{Difference, differences, is_expected, is_explained, is_random};
 use e2e::peers::drivers::Drivers;
 use e2e::peers::history::{History, JOB, Stage};
@@ -16,6 +15,7 @@ use e2e::peers::{
     EXECUTORS, SERVED, Stages, executors, executors_recording, options, ours, recorded, recording,
     title,
 };
+use e2e::read;
 use futures::future::try_join_all;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
@@ -140,7 +140,7 @@ fn record() -> Option<Record> {
 fn without_recording(mut lives: Vec<Life>, file: &Path) -> Result<Vec<Life>> {
     if record() == Some(Record::Missing) {
         let known = recorded(file)?;
-        lives.retain(|life| !known.0.contains_key(&look::name(&life.job)));
+        lives.retain(|life| !known.0.contains_key(&read::name(&life.job)));
     }
     Ok(lives)
 }
@@ -151,7 +151,7 @@ fn keep_or_compare(mut history: History, file: &Path, title: &str, wanted: &[Lif
         if record == Record::Missing {
             let mut known = recorded(file)?;
             known.0.append(&mut history.0);
-            let names: BTreeSet<String> = wanted.iter().map(|life| look::name(&life.job)).collect();
+            let names: BTreeSet<String> = wanted.iter().map(|life| read::name(&life.job)).collect();
             known.0.retain(|name, _| names.contains(name));
             history = known;
         }

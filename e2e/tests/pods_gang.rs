@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use e2e::look;
 use e2e::pods::{
     OPERATORS, Site, UNTIL_GO, Weight, container, eventually, example, operator_pods, pair_of,
     shell_of,
 };
+use e2e::read;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::jiff::Timestamp;
@@ -132,12 +132,12 @@ impl Yard {
             let running = |name: &str| {
                 let name = format!("{name}-{main}");
                 let runs = |p: &Value| {
-                    look::name(p).starts_with(&name) && p["status"]["phase"] == "Running"
+                    read::name(p).starts_with(&name) && p["status"]["phase"] == "Running"
                 };
                 pods.iter().any(runs)
             };
             let homeless = |name: &str| {
-                let waits = |p: &Value| look::name(p) == name && unschedulable(p);
+                let waits = |p: &Value| read::name(p) == name && unschedulable(p);
                 pods.iter().any(waits)
             };
             let masters = running("one") && running("two");
@@ -162,7 +162,7 @@ impl Yard {
             Ok(if pods.is_empty() {
                 Seen::Yes(())
             } else {
-                Seen::NotYet(format!("{:?}", look::names(&pods)))
+                Seen::NotYet(format!("{:?}", read::names(&pods)))
             })
         })
         .await
@@ -189,7 +189,7 @@ impl Yard {
             let placed = |name: &&&str| {
                 let prefix = format!("{name}-");
                 let runs = |p: &Value| {
-                    look::name(p).starts_with(&prefix)
+                    read::name(p).starts_with(&prefix)
                         && p["spec"]["nodeName"].is_string()
                         && p["status"]["phase"] != "Succeeded"
                 };
@@ -215,7 +215,7 @@ impl Yard {
         for pod in &pods {
             // A panic rather than an error, because the operator must be restored.
             let of = &pod["spec"]["priorityClassName"];
-            ensure!(*of == *class, "{}: {of}", look::name(pod));
+            ensure!(*of == *class, "{}: {of}", read::name(pod));
         }
         for kind in ["PodGroup", "Workload"] {
             self.until_no(kind).await?;
@@ -363,7 +363,7 @@ fn all_run(job: &str) -> String {
 
 fn count_running(pods: &[Value], job: &str) -> usize {
     let prefix = format!("{job}-");
-    let of = |p: &&Value| look::name(p).starts_with(&prefix);
+    let of = |p: &&Value| read::name(p).starts_with(&prefix);
     let runs = |p: &&Value| p["status"]["phase"] == "Running";
     pods.iter().filter(of).filter(runs).count()
 }
@@ -375,7 +375,7 @@ fn span(pods: &[Value], job: &str) -> Result<(Timestamp, Timestamp)> {
         Ok(text.as_str().context("no time")?.parse::<Timestamp>()?)
     };
     let (mut begins, mut ends) = (Vec::new(), Vec::new());
-    for pod in pods.iter().filter(|p| look::name(p).starts_with(&prefix)) {
+    for pod in pods.iter().filter(|p| read::name(p).starts_with(&prefix)) {
         let state = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
         begins.push(time(&pod["status"]["startTime"])?);
         ends.push(time(&state["finishedAt"])?);

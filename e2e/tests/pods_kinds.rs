@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::look;
 use e2e::pods::{
     Event, Row, Site, UNTIL_GO, Weight, active, attempt, container, delete, eventually, pair_of,
     said, shell_of,
 };
+use e2e::read;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::EvictParams;
 use serde_json::{Map, Value, json};
@@ -130,7 +130,7 @@ async fn deleted_and_evicted_workers_are_replaced_free_of_charge(kind: Kind) -> 
     for name in ["deleted", "evicted"] {
         site.until_running(name, 2).await?;
         let worker = site.pod(&format!("{name}-worker-0")).await?;
-        let of = look::name(&worker);
+        let of = read::name(&worker);
         if name == "deleted" {
             delete(&site.pods(), &of).await?;
         } else {
@@ -168,7 +168,7 @@ async fn a_suspended_job_has_no_pods_and_is_resumed_from_its_edited_template(
     eventually("a suspended job without pods", async || {
         // The job is read first: no pod may still run that ran when the status showed none active.
         let job = site.jobs.get("job").await?;
-        let pods = look::pods(&site.client, &site.namespace, "job").await?;
+        let pods = read::pods(&site.client, &site.namespace, "job").await?;
         let rests = is_true(&job, "Suspended") && active(&job) == 0;
         let runs = |pod: &&Value| pod["status"]["phase"] == "Running";
         // A panic, because an error here would only be retried.
@@ -224,8 +224,8 @@ async fn a_job_fails_at_its_deadline(kind: Kind) -> Result<()> {
     }
     site.until_no_pods("running").await?;
     holds_for(STAYS, async || {
-        let pods = look::pods(&site.client, &site.namespace, "none").await?;
-        ensure!(pods.len() == 2, "{:?}", look::names(&pods));
+        let pods = read::pods(&site.client, &site.namespace, "none").await?;
+        ensure!(pods.len() == 2, "{:?}", read::names(&pods));
         Ok(())
     })
     .await?;
@@ -275,11 +275,11 @@ async fn an_ended_job_is_deleted_with_all_its_objects_at_the_end_of_its_ttl(
     assert!(Timestamp::now() >= due, "it went before {due}");
     site.until_no_pods("job").await?;
     eventually("no services", async || {
-        let services = look::services(&site.client, &site.namespace, "job").await?;
+        let services = read::services(&site.client, &site.namespace, "job").await?;
         Ok(if services.is_empty() {
             Seen::Yes(())
         } else {
-            Seen::NotYet(format!("{:?}", look::names(&services)))
+            Seen::NotYet(format!("{:?}", read::names(&services)))
         })
     })
     .await?;

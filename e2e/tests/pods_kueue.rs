@@ -7,8 +7,8 @@ mod spark;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use e2e::look;
 use e2e::pods::{Site, UNTIL_GO, Weight, active, eventually, example, pair_of, shell_of};
+use e2e::read;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
@@ -177,13 +177,13 @@ impl Queue {
     }
 
     async fn pods(&self, job: &str) -> Result<Vec<Value>> {
-        look::pods(&self.site.client, self.name(), job).await
+        read::pods(&self.site.client, self.name(), job).await
     }
 
     /// Fails unless the job is suspended and has neither pods nor anything active.
     async fn assert_waiting(&self, job: &str) -> Result<()> {
         let pods = self.pods(job).await?;
-        ensure!(pods.is_empty(), "{:?}", look::names(&pods));
+        ensure!(pods.is_empty(), "{:?}", read::names(&pods));
         let job = self.site.jobs.get(job).await?;
         ensure!(
             is_true(&job, "Suspended") && active(&job) == 0,
@@ -195,7 +195,7 @@ impl Queue {
 
     /// Kueue edits templates only of jobs without pods, so no event reports an edit that came too late.
     async fn assert_no_edit_missed(&self, job: &str) -> Result<()> {
-        let events = look::events(&self.site.client, self.name(), job).await?;
+        let events = read::events(&self.site.client, self.name(), job).await?;
         let missed = events.iter().find(|event| event.1 == "EditNotApplied");
         ensure!(missed.is_none(), "{missed:?}");
         Ok(())
@@ -319,7 +319,7 @@ async fn two_jobs_with_a_quota_for_one_run_one_after_the_other(kind: Kind) -> Re
     let second = site.until_true("second", "Succeeded").await?;
     let pods = queue.pods("second").await?;
     assert_eq!(
-        look::names(&pods),
+        read::names(&pods),
         ["second-master-0", "second-worker-0"],
         "{pods:?}"
     );
@@ -398,7 +398,7 @@ async fn a_job_gives_way_to_one_of_higher_priority_and_ends_well_later(kind: Kin
     assert_eq!(condition(&low, "Suspended")?.status, "False");
     assert_eq!(low["status"]["restarts"].as_i64().unwrap_or(0), 0);
     let after = queue.pods("low").await?;
-    assert_eq!(look::names(&after), look::names(&before));
+    assert_eq!(read::names(&after), read::names(&before));
     assert_as_admitted(&after);
     for (old, new) in before.iter().zip(&after) {
         assert_ne!(old["metadata"]["uid"], new["metadata"]["uid"]);
@@ -407,7 +407,7 @@ async fn a_job_gives_way_to_one_of_higher_priority_and_ends_well_later(kind: Kin
         queue.assert_finished_well(job).await?;
     }
     let summary = site.summary();
-    for pod in look::names(&before) {
+    for pod in read::names(&before) {
         let churn = summary[&format!("Pod/{pod}")];
         assert_eq!((churn.creates, churn.deletes), (2, 1), "{pod}");
     }
@@ -441,7 +441,7 @@ async fn an_mpi_job_gives_way_to_one_of_higher_priority_and_ends_well_later() ->
     let after = queue.pods("low").await?;
     let launcher = |pods: &[Value]| {
         let mut pods = pods.iter();
-        pods.find(|pod| look::name(pod).contains("-launcher-"))
+        pods.find(|pod| read::name(pod).contains("-launcher-"))
             .cloned()
     };
     let launcher_again = launcher(&after).context("no launcher")?;

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::look;
 use e2e::pods::{Site, Weight, eventually};
+use e2e::read;
 use serde_json::{Value, json};
 use training_testkit::builders::MPI;
 use training_testkit::wait::Seen;
@@ -118,9 +118,9 @@ async fn site(prefix: &str, weight: Weight) -> Result<Site> {
 
 /// The launcher's pods, oldest first.
 async fn launchers(site: &Site, job: &str) -> Result<Vec<Value>> {
-    let mut pods = look::pods(&site.client, &site.namespace, job).await?;
+    let mut pods = read::pods(&site.client, &site.namespace, job).await?;
     let launcher = format!("{job}-launcher-");
-    pods.retain(|pod| look::name(pod).starts_with(&launcher));
+    pods.retain(|pod| read::name(pod).starts_with(&launcher));
     let made = |pod: &Value| {
         pod["metadata"]["creationTimestamp"]
             .as_str()
@@ -134,13 +134,13 @@ async fn launchers(site: &Site, job: &str) -> Result<Vec<Value>> {
 async fn log(site: &Site, job: &str) -> Result<String> {
     let pods = launchers(site, job).await?;
     let last = pods.last().context("no launcher")?;
-    site.log(&look::name(last)).await
+    site.log(&read::name(last)).await
 }
 
 /// The launcher's Job has no failure and used no retry.
 async fn assert_first_attempt(site: &Site, job: &str) -> Result<()> {
     let pods = launchers(site, job).await?;
-    ensure!(pods.len() == 1, "{:?}", look::names(&pods));
+    ensure!(pods.len() == 1, "{:?}", read::names(&pods));
     let restarts = &pods[0]["status"]["containerStatuses"][0]["restartCount"];
     ensure!(*restarts == 0, "restarted {restarts} times in place");
     let batch = site.kubectl(&["get", "job", &format!("{job}-launcher"), "-o", "json"])?;

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use e2e::look;
 use e2e::pods::{
     OPERATORS, Site, UNTIL_GO, Weight, container, created, no_longer_running, pair, ready_operator,
     shell, succeeded,
 };
+use e2e::read;
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::Client;
@@ -126,7 +126,7 @@ async fn mt_65_i_49_the_operator_is_restricted_and_may_do_only_what_it_needs() -
 }
 
 fn uids(pods: &[Value]) -> BTreeMap<String, Value> {
-    let uid = |pod: &Value| (look::name(pod), pod["metadata"]["uid"].clone());
+    let uid = |pod: &Value| (read::name(pod), pod["metadata"]["uid"].clone());
     pods.iter().map(uid).collect()
 }
 
@@ -142,14 +142,14 @@ async fn a_running_job_outlives_its_operator() -> Result<()> {
     let pod = ready_operator(&site.client).await?;
     let operators: Api<Pod> = Api::namespaced(site.client.clone(), OPERATORS);
     operators
-        .delete(&look::name(&pod), &DeleteParams::default().grace_period(0))
+        .delete(&read::name(&pod), &DeleteParams::default().grace_period(0))
         .await?;
     // An operator that has finished a new job has also seen all other objects.
     let small = |name: &str| pair(name, shell("true"), shell("true")).build();
     site.jobs.create(&small("second")).await?;
     site.until_true("second", "Succeeded").await?;
     let next = ready_operator(&site.client).await?;
-    assert_ne!(look::name(&next), look::name(&pod));
+    assert_ne!(read::name(&next), read::name(&pod));
     assert_eq!(uids(&site.until_running("pt", 3).await?), before);
 
     let mut saw = "its pod was deleted".to_owned();
@@ -158,7 +158,7 @@ async fn a_running_job_outlives_its_operator() -> Result<()> {
         site.jobs.create(&small("third")).await?;
         site.until_true("third", "Succeeded").await?;
         let again = ready_operator(&site.client).await?;
-        assert_eq!(look::name(&again), look::name(&next));
+        assert_eq!(read::name(&again), read::name(&next));
         assert_ne!(container(&again)?, container(&next)?);
         assert_eq!(uids(&site.until_running("pt", 3).await?), before);
         saw.push_str(", its process killed");

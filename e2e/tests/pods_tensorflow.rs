@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::look;
 use e2e::pods::{Site, UNTIL_GO, Volume, Weight, after, eventually, example, said};
+use e2e::read;
 use serde_json::{Value, json};
 use training_testkit::builders::TENSORFLOW;
 use training_testkit::job::{counters, is_true};
@@ -110,7 +110,7 @@ async fn workers_come_and_go_while_the_others_train_on() -> Result<()> {
         .await?;
     let pods = site.until_running("dynamic", 3).await?;
     let uid = |pods: &[Value], name: &str| -> Result<Value> {
-        let pod = pods.iter().find(|pod| look::name(pod) == name);
+        let pod = pods.iter().find(|pod| read::name(pod) == name);
         let pod = pod.with_context(|| format!("no pod {name}"))?;
         Ok(pod["metadata"]["uid"].clone())
     };
@@ -152,7 +152,7 @@ async fn workers_come_and_go_while_the_others_train_on() -> Result<()> {
         })
     })
     .await?;
-    let last = look::pods(&site.client, &site.namespace, "dynamic").await?;
+    let last = read::pods(&site.client, &site.namespace, "dynamic").await?;
     for name in ["dynamic-ps-0", "dynamic-worker-0"] {
         assert_eq!(uid(&pods, name)?, uid(&three, name)?);
         assert_eq!(uid(&pods, name)?, uid(&last, name)?);

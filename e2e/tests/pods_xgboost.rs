@@ -1,8 +1,8 @@
 //! `XGBoostJob` with the real XGBoost and LightGBM: the examples train, predict, and check their configuration.
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::look;
 use e2e::pods::{Site, Volume, Weight, after, attempt, container, eventually, example, said};
+use e2e::read;
 use serde_json::{Value, json};
 use training_testkit::builders::XGBOOST;
 use training_testkit::wait::Seen;
@@ -88,16 +88,16 @@ async fn when_a_rank_is_killed_all_start_again_together_and_train_to_the_end() -
         })
     })
     .await?;
-    let before = look::pods(&site.client, &site.namespace, "train").await?;
+    let before = read::pods(&site.client, &site.namespace, "train").await?;
     let worker = site.pod("train-worker-1").await?;
     site.cluster.kill(container(&worker)?)?;
     site.until_true("train", "Succeeded").await?;
-    let after = look::pods(&site.client, &site.namespace, "train").await?;
-    assert_eq!(look::names(&before), look::names(&after));
+    let after = read::pods(&site.client, &site.namespace, "train").await?;
+    assert_eq!(read::names(&before), read::names(&after));
     let uid = |pod: &Value| pod["metadata"]["uid"].clone();
     for (old, new) in before.iter().zip(&after) {
         assert_ne!(uid(old), uid(new));
-        assert_eq!(attempt(new), "1.0", "{}", look::name(new));
+        assert_eq!(attempt(new), "1.0", "{}", read::name(new));
     }
     let saw = assert_one_good_model(&site, "train").await?;
     let events = site.events("train", "XGBoostJobSucceeded").await?;

@@ -3,7 +3,7 @@
 use serde_json::json;
 use training_api::JobStatus;
 use training_core::ObjectKind;
-use training_testkit::world::{Fate, Move};
+use training_testkit::world::{Move, ReconcileEnd};
 
 use crate::scene::{KindWorld, Scene, shapes, world};
 
@@ -83,7 +83,7 @@ fn b_149_a_hundred_flips_leave_one_pod_per_place() {
             world.happen(Move::Suspend(flip.is_multiple_of(2)));
             world.happen(Move::Batch(flip % 4));
             world.happen(Move::Deliver(1, 2, 2));
-            world.happen(Move::Pass(Fate::Whole, flip.is_multiple_of(3)));
+            world.happen(Move::Pass(ReconcileEnd::Whole, flip.is_multiple_of(3)));
         }
         world.run_until_settled(false);
         // Each replica has its one pod: a law of rest.

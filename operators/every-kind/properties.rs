@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use training_core::{Framework, ObjectKind, TrainingJob};
 use training_testkit::builders::Job;
 use training_testkit::explore::{FEW_STATES, explore, states};
-use training_testkit::world::{Fate, Move};
+use training_testkit::world::{Move, ReconcileEnd};
 
 fn job() -> impl Strategy<Value = Job> {
     let shape = prop::sample::select(shapes());
@@ -88,7 +88,7 @@ fn disturbance(kind: u8, pick: u8, more: u8) -> Move {
     match kind % 4 {
         0 => Move::Deliver(pick % 2, more % 3, more / 4 % 3),
         1 => Move::Watch(pick),
-        _ => Move::Pass(Fate::Whole, more.is_multiple_of(2)),
+        _ => Move::Pass(ReconcileEnd::Whole, more.is_multiple_of(2)),
     }
 }
 

@@ -4,7 +4,7 @@ use super::ranks::{by_role, counts, each, index, succeed, worker};
 use crate::scene::{CHIEF, CHIEF_DECIDES, FAILED, KIND, KindWorld, Scene, pt, world};
 use k8s_openapi::jiff::SignedDuration;
 use training_core::{PodPhase, Transition, Trouble};
-use training_testkit::world::{Fate, Move};
+use training_testkit::world::{Move, ReconcileEnd};
 
 /// Returns the last condition after worker 1 ended in this way, and whether it was recreated.
 fn after(policy: &str, code: Option<i32>) -> (String, bool) {
@@ -725,9 +725,9 @@ fn i_22_a_failure_is_counted_once_whenever_the_operator_dies() {
             for _ in 0..2 {
                 world.happen(Move::Deliver(9, 9, 9));
                 let fate = if lost {
-                    Fate::LostAfter(call)
+                    ReconcileEnd::LostAfter(call)
                 } else {
-                    Fate::CrashAfter(call)
+                    ReconcileEnd::CrashAfter(call)
                 };
                 world.happen(Move::Pass(fate, true));
             }

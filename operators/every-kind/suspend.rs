@@ -5,7 +5,7 @@ use crate::scene::{CHIEF, KIND, Scene, WORKER, pt, world};
 use serde_json::json;
 use std::collections::BTreeMap;
 use training_core::PodPhase;
-use training_testkit::world::{Fate, Move};
+use training_testkit::world::{Move, ReconcileEnd};
 
 fn reasons(world: &crate::scene::KindWorld) -> Vec<String> {
     let line = |c: training_api::JobCondition| {
@@ -163,7 +163,7 @@ fn a_resume_that_a_crash_cuts_short_makes_no_pod_twice() {
         world.settle();
         world.happen(Move::Suspend(false));
         world.view_all();
-        world.reconcile_from_cache(Fate::CrashAfter(calls), false);
+        world.reconcile_from_cache(ReconcileEnd::CrashAfter(calls), false);
         world.happen(Move::Crash);
         world.settle();
         let attempts: Vec<String> = world.pods().map(|(_, p)| p.attempt.to_string()).collect();

@@ -115,11 +115,11 @@ async fn b_040_a_taken_name_is_ours_only_with_our_uid_as_owner() {
                 let what = format!("{kind} {name}, {whose}: {asked:?}");
                 assert_eq!((reason, is_ours), (waits, waits.is_none()), "{what}");
                 // Nothing else is asked: what is there stays as it is.
-                let [create, look] = asked.as_slice() else {
+                let [create, poll] = asked.as_slice() else {
                     panic!("{what}")
                 };
                 assert!(create.starts_with("POST /"), "{what}");
-                let read = look.strip_prefix("GET /");
+                let read = poll.strip_prefix("GET /");
                 assert!(
                     read.is_some_and(|path| path.ends_with(&format!("/{name}"))),
                     "{what}"

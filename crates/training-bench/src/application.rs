@@ -72,7 +72,7 @@ impl Ids {
 
 /// The values of a template's gaps. Unknown or unused values may be arbitrary.
 #[derive(Clone, Copy, Debug)]
-pub struct Gaps<'a> {
+pub struct Values<'a> {
     /// The application's name.
     pub name: &'a str,
     /// Its namespace.
@@ -91,7 +91,7 @@ pub struct Gaps<'a> {
     pub ids: &'a Ids,
 }
 
-impl<'a> Gaps<'a> {
+impl<'a> Values<'a> {
     /// Returns the arguments of [`Template::fill`], in the order of `Bodies::marks`.
     pub fn values(&self) -> [&'a str; 12] {
         let Ids {
@@ -201,7 +201,7 @@ impl Bodies {
     }
 }
 
-/// Returns the placeholders of all gaps, in the order of [`Gaps::values`].
+/// Returns the placeholders of all gaps, in the order of [`Values::values`].
 fn marks(ids: &Ids, conf: &str) -> [String; 12] {
     [
         NAME,
@@ -335,7 +335,7 @@ mod tests {
 
     fn filled(bodies: &Bodies) -> Vec<String> {
         let ids = Ids::new("22222222-2222-3333-4444-555555555555", &bodies.digest);
-        let gaps = Gaps {
+        let gaps = Values {
             name: "a1",
             namespace: "ns",
             uid: "22222222-2222-3333-4444-555555555555",

@@ -46,7 +46,7 @@ const DATA: &str = "\"placeholder-data\"";
 
 /// The values of a template's gaps. Unknown or unused values may be arbitrary.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Gaps<'a> {
+pub struct Values<'a> {
     /// The job's name.
     pub name: &'a str,
     /// The job's namespace.
@@ -63,10 +63,10 @@ pub struct Gaps<'a> {
     pub data: &'a str,
 }
 
-/// The placeholders of all gaps, in the order of [`Gaps::values`].
+/// The placeholders of all gaps, in the order of [`Values::values`].
 const MARKS: [&str; 7] = [NAME, NAMESPACE, UID, VERSION, TIME, LAUNCHER, DATA];
 
-impl<'a> Gaps<'a> {
+impl<'a> Values<'a> {
     /// Returns the arguments of [`Template::fill`].
     pub fn values(&self) -> [&'a str; 7] {
         [
@@ -426,7 +426,7 @@ mod tests {
         KINDS.into_iter().filter(|kind| !kind::submits(kind))
     }
 
-    const GAPS: Gaps<'static> = Gaps {
+    const GAPS: Values<'static> = Values {
         name: "j1",
         namespace: "ns",
         uid: "22222222-2222-3333-4444-555555555555",

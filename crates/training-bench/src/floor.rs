@@ -21,7 +21,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::spawn_local;
 use training_testkit::builders::Kind;
 
-use crate::bodies::{Bodies, Gaps, PODS, Part, Resource, now};
+use crate::bodies::{Bodies, PODS, Part, Resource, Values, now};
 use crate::child;
 use crate::http::{Api, Ask, JSON, Watch};
 use crate::kind;
@@ -289,14 +289,14 @@ impl Floor {
         uid: &'a str,
         version: &'a str,
         time: &'a str,
-    ) -> Gaps<'a> {
-        Gaps {
+    ) -> Values<'a> {
+        Values {
             name,
             namespace: &self.namespace,
             uid,
             version,
             time,
-            ..Gaps::default()
+            ..Values::default()
         }
     }
 
@@ -351,7 +351,7 @@ impl Floor {
     }
 
     /// Creates one object of a job.
-    async fn make(&self, name: &str, part: &Part, gaps: Gaps<'_>) -> Result<()> {
+    async fn make(&self, name: &str, part: &Part, gaps: Values<'_>) -> Result<()> {
         // On a thread of the pool, as in the operator: it takes milliseconds.
         let data = match (part.resource, self.bodies.fresh) {
             (Resource::Secret, Some(fresh)) => {
@@ -363,7 +363,7 @@ impl Floor {
         let place = self.gate.acquire().await?;
         let path = part.resource.path(&self.namespace);
         let body = part.body.fill(
-            &Gaps {
+            &Values {
                 data: &data,
                 ..gaps
             }
@@ -453,7 +453,7 @@ impl Floor {
                 (&floor.bodies.succeeded, &[][..])
             };
             let time = now();
-            let gaps = Gaps {
+            let gaps = Values {
                 launcher: &launcher.uid,
                 ..floor.gaps(&name, &uid, &version, &time)
             };
@@ -486,7 +486,7 @@ impl Floor {
         &self,
         name: &str,
         body: &Template,
-        gaps: &Gaps<'_>,
+        gaps: &Values<'_>,
         stage: Stage,
     ) -> Result<()> {
         let path = self.jobs_path(&format!("/{name}/status"));

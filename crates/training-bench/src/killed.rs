@@ -11,7 +11,7 @@ use training_testkit::operator::OperatorProcess;
 use crate::bodies::Resource;
 use crate::http::Ask;
 use crate::kind;
-use crate::load::{Load, Parties};
+use crate::load::{Load, Processes};
 use crate::runs::{HANG, SETTLE, USUAL, names, number};
 use crate::size::Setting;
 use crate::stage::{Audit, Client, Stage};
@@ -51,7 +51,7 @@ pub async fn killed(setting: &Setting, say: &dyn Fn(&str)) -> Result<Pair> {
         ended()
     ));
     let mut client = Client::Ours(operator);
-    let mut parties = Parties {
+    let mut parties = Processes {
         client: &mut client,
         driver: &mut driver,
         stage: &stage,

@@ -13,7 +13,7 @@ use crate::counts::{Counts, user};
 use crate::drive::Script;
 use crate::http::{Ask, JSON};
 use crate::kind;
-use crate::load::{Load, Parties};
+use crate::load::{Load, Processes};
 use crate::runs::{names, number};
 use crate::size::Setting;
 use crate::stage::{Audit, Client, Stage};
@@ -60,7 +60,7 @@ async fn count(stage: &Stage, side: Side, jobs: &[String]) -> Result<(Figures, V
     };
     let mut driver = stage.driver(script).await?;
     let mut client = stage.client(side).await?;
-    let mut parties = Parties {
+    let mut parties = Processes {
         client: &mut client,
         driver: &mut driver,
         stage,

@@ -169,8 +169,8 @@ impl<'a> Load<'a> {
     }
 
     /// Reads the observations of a job.
-    pub fn seen<T>(&self, name: &str, look: impl FnOnce(&Seen) -> T) -> Option<T> {
-        self.book.borrow().jobs.get(name).map(look)
+    pub fn seen<T>(&self, name: &str, poll: impl FnOnce(&Seen) -> T) -> Option<T> {
+        self.book.borrow().jobs.get(name).map(poll)
     }
 
     /// Waits until the observations fulfil a condition.
@@ -178,7 +178,7 @@ impl<'a> Load<'a> {
         &self,
         what: &str,
         limit: Duration,
-        parties: &mut Parties<'_>,
+        parties: &mut Processes<'_>,
         looks: impl Fn(&Self) -> bool,
     ) -> Result<()> {
         let end = Instant::now() + limit;
@@ -216,7 +216,7 @@ impl<'a> Load<'a> {
         &self,
         names: &[String],
         limit: Duration,
-        parties: &mut Parties<'_>,
+        parties: &mut Processes<'_>,
     ) -> Result<()> {
         let done = |load: &Self, name: &String| {
             load.seen(name, |job| job.succeeded.is_some())
@@ -239,7 +239,7 @@ impl<'a> Load<'a> {
         count: usize,
         in_flight: usize,
         limit: Duration,
-        parties: &mut Parties<'_>,
+        parties: &mut Processes<'_>,
     ) -> Result<(Vec<String>, Vec<Instant>)> {
         let end = Instant::now() + limit;
         let (mut names, mut open, mut ends) = (Vec::new(), Vec::new(), Vec::new());
@@ -323,7 +323,7 @@ impl Drop for Load<'_> {
 }
 
 /// The processes that must run for a wait to make sense.
-pub struct Parties<'a> {
+pub struct Processes<'a> {
     /// The measured client.
     pub client: &'a mut Client,
     /// The status driver.
@@ -332,7 +332,7 @@ pub struct Parties<'a> {
     pub stage: &'a Stage,
 }
 
-impl Parties<'_> {
+impl Processes<'_> {
     fn check(&mut self) -> Result<()> {
         let (name, ended) = if self.driver.has_ended()? {
             ("drive", true)

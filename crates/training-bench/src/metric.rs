@@ -16,7 +16,7 @@ use crate::why::why;
 
 /// The numbers of jobs beside a Go operator.
 #[derive(Clone, Copy, Debug)]
-pub struct Few {
+pub struct JobCounts {
     /// Warm-up jobs.
     pub warm_up: usize,
     /// Jobs that run one by one.
@@ -30,10 +30,10 @@ pub struct Few {
 }
 
 /// Returns the numbers of jobs of a kind that run beside a Go operator.
-pub fn few(kind: &Kind) -> Few {
+pub fn few(kind: &Kind) -> JobCounts {
     if submits(kind) {
         // Each takes the Go operator seconds of CPU.
-        return Few {
+        return JobCounts {
             warm_up: 2,
             ones: 5,
             at_once: 5,
@@ -42,7 +42,7 @@ pub fn few(kind: &Kind) -> Few {
         };
     }
     // With default flags, a Go operator sends five or twenty requests a second.
-    Few {
+    JobCounts {
         warm_up: 10,
         ones: 20,
         at_once: 20,

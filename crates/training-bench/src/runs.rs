@@ -14,7 +14,7 @@ use crate::counts::Counts;
 use crate::drive::{Script, status};
 use crate::http::{Ask, CORE};
 use crate::kind;
-use crate::load::{Load, Parties};
+use crate::load::{Load, Processes};
 use crate::machine;
 use crate::size::{Setting, Size};
 use crate::stage::{Audit, Client, Meter, Stage};
@@ -46,7 +46,7 @@ pub fn names(prefix: &str, count: usize) -> Vec<String> {
 }
 
 /// Runs warm-up jobs, lets them settle, and starts to measure.
-pub async fn warmed_up(load: &Load<'_>, size: &Size, parties: &mut Parties<'_>) -> Result<Meter> {
+pub async fn warmed_up(load: &Load<'_>, size: &Size, parties: &mut Processes<'_>) -> Result<Meter> {
     let warm = names("warm", size.warm_up);
     load.create_all(&warm).await?;
     load.until_succeeded(&warm, HANG, parties).await?;
@@ -78,7 +78,7 @@ pub async fn pace(side: Side, setting: &Setting, crowd: usize) -> Result<Figures
     let load = Load::start(&stage).await?;
     let mut driver = stage.driver(USUAL).await?;
     let mut client = stage.client(side).await?;
-    let mut parties = Parties {
+    let mut parties = Processes {
         client: &mut client,
         driver: &mut driver,
         stage: &stage,
@@ -130,7 +130,7 @@ pub async fn latency(side: Side, setting: &Setting) -> Result<Figures> {
     let load = Load::start(&stage).await?;
     let mut client = stage.client(side).await?;
     let mut driver = stage.driver(SHORT).await?;
-    let mut parties = Parties {
+    let mut parties = Processes {
         client: &mut client,
         driver: &mut driver,
         stage: &stage,
@@ -171,7 +171,7 @@ pub async fn latency(side: Side, setting: &Setting) -> Result<Figures> {
                 ..SHORT
             })
             .await?;
-        let mut parties = Parties {
+        let mut parties = Processes {
             client: &mut client,
             driver: &mut driver,
             stage: &stage,
@@ -194,7 +194,7 @@ async fn replacements(
     load: &Load<'_>,
     stage: &Stage,
     jobs: &[String],
-    parties: &mut Parties<'_>,
+    parties: &mut Processes<'_>,
 ) -> Result<Vec<f64>> {
     load.create_all(jobs).await?;
     load.until("jobs to run", HANG, parties, |load| {
@@ -249,7 +249,7 @@ pub async fn burst(side: Side, setting: &Setting) -> Result<Figures> {
     let load = Load::start(&stage).await?;
     let mut client = stage.client(side).await?;
     let mut driver = stage.driver(USUAL).await?;
-    let mut parties = Parties {
+    let mut parties = Processes {
         client: &mut client,
         driver: &mut driver,
         stage: &stage,

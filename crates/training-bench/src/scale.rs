@@ -11,14 +11,14 @@ use tokio::sync::Semaphore;
 use training_testkit::builders::Kind;
 use training_testkit::operator::OperatorProcess;
 
-use crate::bodies::{Bodies, Gaps, Resource, manifest, now};
+use crate::bodies::{Bodies, Resource, Values, manifest, now};
 use crate::child::{self, Helper};
 use crate::counts::{Counts, FLOOR};
 use crate::drive::{Script, status};
 use crate::floor::version_of;
 use crate::http::{Api, Ask, CORE, JSON};
 use crate::kind;
-use crate::load::{Load, Parties};
+use crate::load::{Load, Processes};
 use crate::machine::{self, Memory};
 use crate::runs::{milliseconds, names, number};
 use crate::size::{Setting, Size};
@@ -134,13 +134,13 @@ async fn store(stage: &Stage, bodies: &Bodies, gate: &Semaphore, number: usize) 
     let uid = serde_json::from_slice::<Made>(&made)?.metadata.uid;
     let version = version_of(&made)?;
     let time = now();
-    let gaps = Gaps {
+    let gaps = Values {
         name: &name,
         namespace: space,
         uid: &uid,
         version: &version,
         time: &time,
-        ..Gaps::default()
+        ..Values::default()
     };
     let path = format!("{jobs}/{name}/status");
     let ended = send(
@@ -312,7 +312,7 @@ async fn idle(stage: &Stage, operator: OperatorProcess, size: &Size) -> Result<F
     };
     let mut driver = stage.driver(script).await?;
     let mut client = Client::Ours(operator);
-    let mut parties = Parties {
+    let mut parties = Processes {
         client: &mut client,
         driver: &mut driver,
         stage,

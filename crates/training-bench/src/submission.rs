@@ -17,7 +17,7 @@ use crate::bodies::Resource;
 use crate::child::Helper;
 use crate::counts::LOAD;
 use crate::http::Ask;
-use crate::load::{Load, Parties};
+use crate::load::{Load, Processes};
 use crate::machine;
 use crate::runs::{HANG, SHORT, milliseconds, names, number, warmed_up};
 use crate::size::{Setting, Size};
@@ -87,7 +87,7 @@ async fn by_operator(stage: &Stage, size: &Size) -> Result<Figures> {
     let load = Load::start(stage).await?;
     let mut driver = stage.driver(SHORT).await?;
     let mut client = stage.client(Side::Ours).await?;
-    let mut parties = Parties {
+    let mut parties = Processes {
         client: &mut client,
         driver: &mut driver,
         stage,

@@ -18,7 +18,7 @@ use serde::Deserialize;
 use tokio::sync::Semaphore;
 use training_testkit::builders::SPARK;
 
-use crate::application::{Bodies, Gaps, Ids, STATES};
+use crate::application::{Bodies, Ids, STATES, Values};
 use crate::bodies::{Resource, now};
 use crate::child;
 use crate::floor::{
@@ -262,7 +262,7 @@ impl Submitter {
         let app = apps.get(name).context("one that was never seen")?;
         // Whole seconds in milliseconds, as the operator writes them.
         let millis = format!("{}000", Timestamp::now().as_second());
-        let gaps = Gaps {
+        let gaps = Values {
             name,
             namespace: &self.namespace,
             uid: &app.uid,

@@ -78,7 +78,7 @@ pub struct User {
 
 /// What a control plane allows a test to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Can {
+pub struct Capabilities {
     /// It has an audit log.
     pub audit: bool,
     /// It has garbage collection, quotas and namespace deletion.
@@ -91,7 +91,7 @@ pub struct Can {
 #[derive(Debug)]
 pub struct ControlPlane {
     dir: PathBuf,
-    can: Can,
+    can: Capabilities,
     process: Option<Process>,
     audit: AuditLog,
     installed: tokio::sync::Mutex<std::collections::BTreeSet<String>>,
@@ -135,7 +135,7 @@ impl ControlPlane {
         if let Some(kubeconfig) = std::env::var_os(KUBECONFIG_VARIABLE) {
             fs::copy(&kubeconfig, dir.join("kubeconfig"))
                 .with_context(|| format!("{KUBECONFIG_VARIABLE} is {}", kubeconfig.display()))?;
-            let can = Can {
+            let can = Capabilities {
                 audit: false,
                 controllers: true,
                 play_kubelet: false,
@@ -148,7 +148,7 @@ impl ControlPlane {
                 installed: tokio::sync::Mutex::default(),
             });
         }
-        let can = Can {
+        let can = Capabilities {
             audit: options.audit,
             controllers: options.controller_manager,
             play_kubelet: true,
@@ -164,7 +164,7 @@ impl ControlPlane {
     }
 
     /// What a test may do with it.
-    pub fn can(&self) -> Can {
+    pub fn can(&self) -> Capabilities {
         self.can
     }
 

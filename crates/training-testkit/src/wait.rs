@@ -34,11 +34,11 @@ pub enum Seen<T> {
 pub async fn eventually<T: Debug>(
     what: &str,
     limit: Duration,
-    mut look: impl AsyncFnMut() -> Result<Seen<T>>,
+    mut poll: impl AsyncFnMut() -> Result<Seen<T>>,
 ) -> Result<T> {
     let begin = Instant::now();
     loop {
-        let last = match look().await {
+        let last = match poll().await {
             Ok(Seen::Yes(found)) => return Ok(found),
             Ok(Seen::NotYet(state)) => state,
             Err(error) => format!("{error:#}"),
@@ -52,10 +52,10 @@ pub async fn eventually<T: Debug>(
 }
 
 /// Repeats the check for `time`, and fails as soon as it fails.
-pub async fn holds_for(time: Duration, mut look: impl AsyncFnMut() -> Result<()>) -> Result<()> {
+pub async fn holds_for(time: Duration, mut poll: impl AsyncFnMut() -> Result<()>) -> Result<()> {
     let end = Instant::now() + time;
     loop {
-        look().await?;
+        poll().await?;
         if Instant::now() >= end {
             return Ok(());
         }

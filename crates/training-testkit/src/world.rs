@@ -41,7 +41,7 @@ type StatusOf<F> = <<F as Framework>::Job as Stored>::Status;
 
 /// How a reconcile ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Fate {
+pub enum ReconcileEnd {
     /// It makes all its calls.
     #[default]
     Whole,
@@ -62,7 +62,7 @@ pub enum Call {
     Unsent,
 }
 
-impl Fate {
+impl ReconcileEnd {
     /// Returns the outcome of the call after this number of others.
     pub fn call(self, at: u32) -> Call {
         match self {
@@ -255,7 +255,7 @@ impl<F: Lifecycle> World<F> {
     /// Delivers all events, then reconciles once.
     pub fn reconcile(&mut self) {
         self.view.deliver_all();
-        self.reconcile_from_cache(Fate::Whole, true);
+        self.reconcile_from_cache(ReconcileEnd::Whole, true);
     }
 
     /// Reconciles with all events delivered, until the operator has nothing to write or `most` is reached.
@@ -266,18 +266,18 @@ impl<F: Lifecycle> World<F> {
             if plan.is_idle() {
                 break;
             }
-            self.execute_plan(plan, Fate::Whole, true);
+            self.execute_plan(plan, ReconcileEnd::Whole, true);
         }
     }
 
     /// Reconciles once from the operator's caches. A status that may be written beside the steps is written before or after them.
-    pub fn reconcile_from_cache(&mut self, fate: Fate, status_before: bool) {
+    pub fn reconcile_from_cache(&mut self, fate: ReconcileEnd, status_before: bool) {
         let plan = self.plan();
         self.law_of_waking(&plan);
         self.execute_plan(plan, fate, status_before);
     }
 
-    fn execute_plan(&mut self, plan: Plan<StatusOf<F>>, fate: Fate, status_before: bool) {
+    fn execute_plan(&mut self, plan: Plan<StatusOf<F>>, fate: ReconcileEnd, status_before: bool) {
         let observed = self.observed();
         let mut calls = Calls { fate, made: 0 };
         let interrupted = self

@@ -13,7 +13,7 @@ use training_testkit::snapshot::Snapshot;
 use training_testkit::wait::{HANG, Seen, eventually};
 
 use super::{Held, is_suspended};
-use crate::{World, look};
+use crate::{World, read};
 
 /// The workers of the usual job that has a master or a launcher.
 const WORKERS: usize = 2;
@@ -298,7 +298,7 @@ impl StepRunner<'_> {
     pub async fn until_left(&self, pods: &[&str], services: &[&str]) -> Result<()> {
         let full = |ranks: &[&str]| -> Vec<String> { ranks.iter().map(|r| self.full(r)).collect() };
         let (pods, services) = (full(pods), full(services));
-        look::until_children(
+        read::until_children(
             &self.world.client,
             self.namespace(),
             self.name,

@@ -37,7 +37,7 @@ pub enum CleanPods {
 
 /// When the user deletes the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
+pub enum DeletionTime {
     /// Before the last of its pods is created.
     Creating,
     /// While all of its pods run.
@@ -81,7 +81,7 @@ pub enum Life {
     /// S-08: an elastic job of two workers gets four, then one, which succeeds.
     Elastic,
     /// S-10: the user deletes it.
-    Deleted(Moment, Deletion),
+    Deleted(DeletionTime, Deletion),
     /// S-11: deleted, and recreated under its name while its old pods still terminate.
     Recreated,
     /// S-14: a worker is evicted by its kubelet and replaced, then all succeed.
@@ -96,7 +96,7 @@ pub enum Life {
 
 /// How strictly two runs can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Likeness {
+pub enum Comparison {
     /// The same objects in the same state, created and deleted equally often.
     Exact,
     /// The user's deletion races with the operator's request, which may succeed in one run only. Nothing is created or deleted
@@ -120,15 +120,15 @@ impl Life {
         Self::BornSuspended,
         Self::Restarted,
         Self::Elastic,
-        Self::Deleted(Moment::Creating, Deletion::Background),
-        Self::Deleted(Moment::Creating, Deletion::Foreground),
-        Self::Deleted(Moment::Creating, Deletion::Orphan),
-        Self::Deleted(Moment::Running, Deletion::Background),
-        Self::Deleted(Moment::Running, Deletion::Foreground),
-        Self::Deleted(Moment::Running, Deletion::Orphan),
-        Self::Deleted(Moment::Finishing, Deletion::Background),
-        Self::Deleted(Moment::Finishing, Deletion::Foreground),
-        Self::Deleted(Moment::Finishing, Deletion::Orphan),
+        Self::Deleted(DeletionTime::Creating, Deletion::Background),
+        Self::Deleted(DeletionTime::Creating, Deletion::Foreground),
+        Self::Deleted(DeletionTime::Creating, Deletion::Orphan),
+        Self::Deleted(DeletionTime::Running, Deletion::Background),
+        Self::Deleted(DeletionTime::Running, Deletion::Foreground),
+        Self::Deleted(DeletionTime::Running, Deletion::Orphan),
+        Self::Deleted(DeletionTime::Finishing, Deletion::Background),
+        Self::Deleted(DeletionTime::Finishing, Deletion::Foreground),
+        Self::Deleted(DeletionTime::Finishing, Deletion::Orphan),
         Self::Recreated,
         Self::Evicted,
         Self::NodeLost,
@@ -193,9 +193,9 @@ impl Life {
             | Self::Suspended
             | Self::Restarted
             | Self::Recreated
-            | Self::Deleted(Moment::Creating | Moment::Running, _) => job,
+            | Self::Deleted(DeletionTime::Creating | DeletionTime::Running, _) => job,
             Self::Succeeds(CleanPods::Running) => job.run_policy("cleanPodPolicy", "Running"),
-            Self::Succeeds(CleanPods::All) | Self::Deleted(Moment::Finishing, _) => {
+            Self::Succeeds(CleanPods::All) | Self::Deleted(DeletionTime::Finishing, _) => {
                 job.run_policy("cleanPodPolicy", "All")
             }
             Self::RetryableExit | Self::PermanentExit => job.restart_policy("Worker", "ExitCode"),
@@ -220,11 +220,11 @@ impl Life {
     }
 
     /// Returns how strictly two runs can be compared.
-    pub fn likeness(self) -> Likeness {
+    pub fn likeness(self) -> Comparison {
         match self {
-            Self::Deleted(Moment::Creating, _)
-            | Self::Deleted(Moment::Finishing, Deletion::Orphan) => Likeness::AtMost,
-            _ => Likeness::Exact,
+            Self::Deleted(DeletionTime::Creating, _)
+            | Self::Deleted(DeletionTime::Finishing, Deletion::Orphan) => Comparison::AtMost,
+            _ => Comparison::Exact,
         }
     }
 
@@ -236,8 +236,8 @@ impl Life {
     /// Returns the request that the proxy holds until the user acts.
     pub fn held(self, name: &str) -> Option<Held> {
         let verb = match self {
-            Self::Deleted(Moment::Creating, _) => "create",
-            Self::Deleted(Moment::Finishing, _) => "delete",
+            Self::Deleted(DeletionTime::Creating, _) => "create",
+            Self::Deleted(DeletionTime::Finishing, _) => "delete",
             _ => return None,
         };
         let gate = Gate::closed();

@@ -85,8 +85,8 @@ impl MpiLife {
         }
     }
 
-    pub(super) async fn conduct(self, actor: &StepRunner<'_>) -> Result<()> {
-        let hands = Hands(actor);
+    pub(super) async fn run(self, actor: &StepRunner<'_>) -> Result<()> {
+        let hands = Actions(actor);
         if self == Self::Waits {
             hands.until_workers(2).await?;
             hands.until_launchers(0).await?;
@@ -178,9 +178,9 @@ impl MpiLife {
 }
 
 /// Actions and waits that are specific to this kind.
-struct Hands<'a>(&'a StepRunner<'a>);
+struct Actions<'a>(&'a StepRunner<'a>);
 
-impl Hands<'_> {
+impl Actions<'_> {
     fn pods(&self, role: &str) -> Vec<SeenPod> {
         let world = self.0.world;
         let mut pods = world.kubelet.pods(world.namespace(), self.0.name);
@@ -290,7 +290,7 @@ impl Hands<'_> {
 impl StepRunner<'_> {
     /// Makes launcher and workers run, and waits until the status says so.
     pub(super) async fn run_hosts(&self, workers: usize) -> Result<()> {
-        Hands(self).run(workers).await
+        Actions(self).run(workers).await
     }
 
     /// Waits until its ConfigMap, Secret and Service are gone.

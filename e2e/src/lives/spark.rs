@@ -92,8 +92,8 @@ impl SparkLife {
         }
     }
 
-    pub(super) async fn conduct(self, actor: &StepRunner<'_>) -> Result<()> {
-        let hands = Hands(actor);
+    pub(super) async fn run(self, actor: &StepRunner<'_>) -> Result<()> {
+        let hands = Actions(actor);
         let first = hands.submitted(None).await?;
         hands.runs().await?;
         match self {
@@ -178,18 +178,18 @@ pub(super) fn state(app: &Value) -> &str {
 }
 
 /// Actions and waits that are specific to this kind.
-struct Hands<'a>(&'a StepRunner<'a>);
+struct Actions<'a>(&'a StepRunner<'a>);
 
 impl StepRunner<'_> {
     /// The driver runs, and the status says so.
     pub(super) async fn run_driver(&self) -> Result<()> {
-        let hands = Hands(self);
+        let hands = Actions(self);
         hands.submitted(None).await?;
         hands.runs().await
     }
 }
 
-impl Hands<'_> {
+impl Actions<'_> {
     async fn runs(&self) -> Result<()> {
         self.driver(&State::Running).await?;
         self.until_state(RUNNING).await

@@ -7,13 +7,13 @@ use training_testkit::job::is_true;
 use training_testkit::kubelet::State;
 
 use super::actor::count;
-use super::{CleanPods, Deletion, HELD, Life, Moment, StepRunner};
+use super::{CleanPods, Deletion, DeletionTime, HELD, Life, StepRunner};
 
 const WORKERS: [&str; 2] = ["worker-0", "worker-1"];
 
 impl Life {
     /// Creates the job and drives it to its end.
-    pub async fn conduct(self, actor: &StepRunner<'_>) -> Result<()> {
+    pub async fn run(self, actor: &StepRunner<'_>) -> Result<()> {
         actor.create(self.job(actor.world.kind, actor.name)).await?;
         match self {
             Self::Succeeds(policy) => {
@@ -105,8 +105,8 @@ impl Life {
             Self::Elastic => elastic(actor).await,
             Self::Deleted(moment, deletion) => deleted(actor, moment, deletion).await,
             Self::Recreated => recreated(actor).await,
-            Self::Mpi(life) => life.conduct(actor).await,
-            Self::Spark(life) => life.conduct(actor).await,
+            Self::Mpi(life) => life.run(actor).await,
+            Self::Spark(life) => life.run(actor).await,
         }
     }
 }
@@ -153,16 +153,16 @@ async fn elastic(actor: &StepRunner<'_>) -> Result<()> {
     actor.until_true("Succeeded").await
 }
 
-async fn deleted(actor: &StepRunner<'_>, moment: Moment, deletion: Deletion) -> Result<()> {
+async fn deleted(actor: &StepRunner<'_>, moment: DeletionTime, deletion: Deletion) -> Result<()> {
     match moment {
-        Moment::Creating => {
+        DeletionTime::Creating => {
             actor.until_held().await?;
             let others = actor.ranks().iter().copied();
             let others: Vec<&str> = others.filter(|rank| *rank != HELD).collect();
             actor.until_left(&others, actor.ranks()).await?;
         }
-        Moment::Running => actor.run_all().await?,
-        Moment::Finishing => {
+        DeletionTime::Running => actor.run_all().await?,
+        DeletionTime::Finishing => {
             actor.run_all().await?;
             actor.succeed(actor.deciding()).await?;
             actor.until_true("Succeeded").await?;
@@ -186,9 +186,11 @@ async fn deleted(actor: &StepRunner<'_>, moment: Moment, deletion: Deletion) -> 
     actor.until_gone().await?;
     match (moment, deletion) {
         (_, Deletion::Background | Deletion::Foreground) => actor.until_left(&[], &[]).await,
-        (Moment::Running, Deletion::Orphan) => actor.until_left(actor.ranks(), actor.ranks()).await,
+        (DeletionTime::Running, Deletion::Orphan) => {
+            actor.until_left(actor.ranks(), actor.ranks()).await
+        }
         // The held request races with the removal of the owner.
-        (Moment::Creating | Moment::Finishing, Deletion::Orphan) => Ok(()),
+        (DeletionTime::Creating | DeletionTime::Finishing, Deletion::Orphan) => Ok(()),
     }
 }
 

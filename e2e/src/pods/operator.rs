@@ -9,7 +9,7 @@ use training_testkit::builders::{Kind, PYTORCH};
 use training_testkit::wait::Seen;
 
 use super::{OPERATORS, eventually};
-use crate::look;
+use crate::read;
 
 /// Returns the pods of the deployed operator of a kind.
 pub async fn operator_pods(client: &Client, kind: &Kind) -> Result<Vec<Pod>> {
@@ -34,7 +34,7 @@ pub async fn ready_operator(client: &Client) -> Result<Value> {
                 && pod["metadata"]["deletionTimestamp"].is_null()
         });
         Ok(ready.map_or_else(
-            || Seen::NotYet(format!("{:?}", look::names(&pods))),
+            || Seen::NotYet(format!("{:?}", read::names(&pods))),
             |pod| Seen::Yes(pod.clone()),
         ))
     })

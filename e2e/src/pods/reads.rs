@@ -7,7 +7,7 @@ use serde_json::Value;
 use training_testkit::job::{Condition, conditions, is_true};
 
 use super::{Site, spark};
-use crate::look;
+use crate::read;
 
 /// Type, reason and message.
 pub type Event = (String, String, String);
@@ -99,7 +99,7 @@ impl Site {
         let failed = jobs
             .iter()
             .filter(|job| is_true(job, "Failed") || spark::state(job) == "FAILED");
-        Ok(failed.map(look::name).collect())
+        Ok(failed.map(read::name).collect())
     }
 
     /// Checks a job's output in the API and in kubectl, and returns it.
@@ -126,7 +126,7 @@ impl Site {
 
     /// Returns the events about a job, once there is one with this reason.
     pub async fn events(&self, job: &str, reason: &str) -> Result<Vec<Event>> {
-        look::events_with(&self.client, &self.namespace, job, reason).await
+        read::events_with(&self.client, &self.namespace, job, reason).await
     }
 }
 

@@ -8,7 +8,7 @@ use training_testkit::builders::{Job, Kind, PYTORCH};
 use training_testkit::job::{Condition, counters};
 use training_testkit::manifest;
 
-use crate::look;
+use crate::read;
 
 /// The image of small containers.
 const PYTHON: &str = "trainyard/python:1";
@@ -107,7 +107,7 @@ pub fn failed(message: &str) -> Condition {
 /// Returns the id of a pod's main container.
 pub fn container(pod: &Value) -> Result<&str> {
     let id = pod["status"]["containerStatuses"][0]["containerID"].as_str();
-    id.with_context(|| format!("{} has no container", look::name(pod)))
+    id.with_context(|| format!("{} has no container", read::name(pod)))
 }
 
 /// Deletes a pod, as `kubectl delete pod` does.

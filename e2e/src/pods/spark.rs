@@ -1,4 +1,4 @@
-//! Spark applications on pods, and a diary of their changes.
+//! Spark applications on pods, and the log of their changes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ use training_testkit::manifest;
 use training_testkit::wait::Seen;
 
 use super::{Site, Weight, eventually};
-use crate::look;
+use crate::read;
 use crate::submit::IMAGE;
 
 /// The label with a pod's application.
@@ -116,7 +116,7 @@ impl Site {
         let pods = self.pods().list(&of).await?;
         let pods = pods.items.iter().map(serde_json::to_value);
         let mut pods = pods.collect::<serde_json::Result<Vec<_>>>()?;
-        pods.sort_by_key(look::name);
+        pods.sort_by_key(read::name);
         Ok(pods)
     }
 
@@ -127,7 +127,7 @@ impl Site {
             Ok(if left.is_empty() {
                 Seen::Yes(())
             } else {
-                Seen::NotYet(format!("{:?}", look::names(&left)))
+                Seen::NotYet(format!("{:?}", read::names(&left)))
             })
         })
         .await
@@ -206,7 +206,7 @@ pub fn until_go(name: &str, executors: u32) -> Value {
 }
 
 /// All changes of pods and applications in a namespace, in the API server's order.
-pub struct Diary {
+pub struct ChangeLog {
     entries: Arc<Mutex<Vec<Entry>>>,
     tasks: Vec<JoinHandle<()>>,
 }
@@ -240,8 +240,8 @@ impl Entry {
     }
 }
 
-impl Diary {
-    /// Starts the diary.
+impl ChangeLog {
+    /// Starts the log.
     pub fn of(site: &Site) -> Self {
         let entries = Arc::new(Mutex::new(Vec::new()));
         let pods = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Pod"));
@@ -265,10 +265,10 @@ impl Diary {
     /// Returns the same, once it contains an application's current state.
     pub async fn up_to(&self, app: &Value) -> Result<Vec<Entry>> {
         let version = version(app).context("no version")?;
-        eventually("the diary", async || {
+        eventually("the log of changes", async || {
             let entries = self.entries();
             let of =
-                |entry: &&Entry| entry.kind == "SparkApplication" && entry.name == look::name(app);
+                |entry: &&Entry| entry.kind == "SparkApplication" && entry.name == read::name(app);
             let there = entries.iter().filter(of).any(|e| e.version >= version);
             Ok(if there {
                 Seen::Yes(entries)
@@ -280,7 +280,7 @@ impl Diary {
     }
 }
 
-impl Drop for Diary {
+impl Drop for ChangeLog {
     fn drop(&mut self) {
         for task in &self.tasks {
             task.abort();
@@ -297,7 +297,7 @@ async fn write(api: Api<DynamicObject>, kind: &'static str, entries: Arc<Mutex<V
     let mut listed = false;
     loop {
         let (object, gone) = match events.try_next().await {
-            // A second list may hide deletions, so the diary ends here, and waits for further entries fail.
+            // A second list may hide deletions, so the log ends here, and waits for further entries fail.
             Ok(Some(Event::Init)) if std::mem::replace(&mut listed, true) => return,
             Ok(Some(Event::Apply(object) | Event::InitApply(object))) => (object, false),
             Ok(Some(Event::Delete(object))) => (object, true),
@@ -312,7 +312,7 @@ async fn write(api: Api<DynamicObject>, kind: &'static str, entries: Arc<Mutex<V
         let entry = Entry {
             version: version(&object).unwrap_or_default(),
             kind,
-            name: look::name(&object),
+            name: read::name(&object),
             uid: object["metadata"]["uid"]
                 .as_str()
                 .unwrap_or_default()

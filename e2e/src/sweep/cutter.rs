@@ -12,7 +12,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep};
 use training_testkit::proxy::{Action, Answer, Applied, Call, Effect, Gate, Proxy, Rule};
 
-use super::crew::Crew;
+use super::operators::Operators;
 use super::point::{Cut, Key, Keys, Plan, Restart};
 use crate::lives::StepRunner;
 
@@ -29,7 +29,7 @@ const POLL: Duration = Duration::from_millis(5);
 
 /// The state of a run.
 #[derive(Debug)]
-pub(super) struct Diary {
+pub(super) struct RunLog {
     /// The executed and successful writes, in order.
     pub written: RefCell<Vec<Key>>,
     /// The time of the last write or start.
@@ -46,7 +46,7 @@ pub(super) struct Diary {
     pub secrets: Cell<usize>,
 }
 
-impl Diary {
+impl RunLog {
     pub(super) fn new() -> Self {
         Self {
             written: RefCell::default(),
@@ -71,8 +71,8 @@ impl Diary {
 /// Executes the cut of a run.
 pub(super) struct Cutter<'a> {
     proxy: &'a Proxy,
-    crew: &'a mut Crew,
-    diary: &'a Diary,
+    operators: &'a mut Operators,
+    log: &'a RunLog,
     actor: &'a StepRunner<'a>,
     plan: Option<&'a Plan>,
     /// The due cut, if any.
@@ -118,8 +118,8 @@ impl<'a> Cutter<'a> {
     /// Sets the proxy's rules for this run. Existing rules have precedence.
     pub(super) fn new(
         proxy: &'a Proxy,
-        crew: &'a mut Crew,
-        diary: &'a Diary,
+        operators: &'a mut Operators,
+        log: &'a RunLog,
         actor: &'a StepRunner<'a>,
         plan: Option<&'a Plan>,
         anew: bool,
@@ -153,8 +153,8 @@ impl<'a> Cutter<'a> {
         let applied = proxy.announce_in_turn(WRITES, Call::is_job_write);
         Self {
             proxy,
-            crew,
-            diary,
+            operators,
+            log,
             actor,
             plan,
             due: plan.map(|_| Due::First),
@@ -179,7 +179,7 @@ impl<'a> Cutter<'a> {
             tokio::select! {
                 Some(write) = self.applied.recv() => self.written(write).await?,
                 () = hit(self.before.as_ref()), if waits => self.hit().await?,
-                () = rests(self.diary, STALE), if stale => self.show_what_is_new()?,
+                () = rests(self.log, STALE), if stale => self.show_what_is_new()?,
                 else => return Ok(()),
             }
         }
@@ -190,12 +190,12 @@ impl<'a> Cutter<'a> {
         if self.anew {
             // Its reads are part of the run, and one of them may fail.
             tokio::select! {
-                outcome = self.crew.recover() => outcome?,
+                outcome = self.operators.recover() => outcome?,
                 end = reconcile(&mut self.applied) => end,
             }
         }
-        self.diary.note();
-        self.diary.begun.set(true);
+        self.log.note();
+        self.log.begun.set(true);
         Ok(())
     }
 
@@ -213,7 +213,7 @@ impl<'a> Cutter<'a> {
 
     /// Handles an executed write whose response is pending.
     async fn written(&mut self, write: Applied) -> Result<()> {
-        self.diary.note();
+        self.log.note();
         if write.code >= 300 {
             write.release();
             return Ok(());
@@ -228,11 +228,11 @@ impl<'a> Cutter<'a> {
             }
             None => None,
         };
-        self.diary.written.borrow_mut().push(key);
+        self.log.written.borrow_mut().push(key);
         match cut {
             Some(Cut::After) => self.kill(Some(write)).await,
             Some(Cut::Answered) => {
-                self.diary.dying.set(true);
+                self.log.dying.set(true);
                 self.stopped.store(true, Ordering::SeqCst);
                 write.release();
                 sleep(OTHERS).await;
@@ -248,13 +248,13 @@ impl<'a> Cutter<'a> {
     /// Handles a hit of the rule that cuts before the request is executed.
     async fn hit(&mut self) -> Result<()> {
         self.before = None;
-        self.diary.note();
+        self.log.note();
         let cut = match self.due {
             Some(Due::First) => self.plan.map(|plan| plan.cut),
             Some(Due::Second(cut, _)) => Some(cut),
             None => None,
         };
-        self.diary.dying.set(cut.is_some_and(Cut::kills));
+        self.log.dying.set(cut.is_some_and(Cut::kills));
         if cut == Some(Cut::Before) {
             // Parallel writes pass: only this write is missing.
             let until = Instant::now() + OTHERS;
@@ -266,18 +266,18 @@ impl<'a> Cutter<'a> {
             self.kill(None).await
         } else {
             let key = self.plan.map(|plan| &plan.key);
-            self.diary
+            self.log
                 .count_secret(key.is_some_and(|key| key.resource == "secrets"));
             self.due = None;
-            self.diary.cut.set(true);
+            self.log.cut.set(true);
             Ok(())
         }
     }
 
     async fn kill(&mut self, write: Option<Applied>) -> Result<()> {
-        self.diary.dying.set(true);
+        self.log.dying.set(true);
         self.armed.store(false, Ordering::SeqCst);
-        self.crew.kill()?;
+        self.operators.kill()?;
         // Data of the dead process on its connections must not reach the API server: closes them before the next write.
         self.proxy.refuse();
         self.proxy.accept().await?;
@@ -287,10 +287,10 @@ impl<'a> Cutter<'a> {
             if write.code < 300 {
                 self.note_revision().await?;
                 let key = self.keys.next(&write.call, self.actor.name);
-                self.diary.written.borrow_mut().push(key);
+                self.log.written.borrow_mut().push(key);
             }
         }
-        self.diary.count_secret(self.may_have_unrecorded_secret());
+        self.log.count_secret(self.may_have_unrecorded_secret());
         self.alive_since = Instant::now();
         self.stopped.store(false, Ordering::SeqCst);
         self.change_the_world().await?;
@@ -302,20 +302,20 @@ impl<'a> Cutter<'a> {
                 self.before = self.second.take();
                 self.armed.store(true, Ordering::SeqCst);
                 // The second cut may occur before the operator is ready.
-                self.crew.recover_unready()?;
+                self.operators.recover_unready()?;
             }
             Some(Restart::Stale(writes)) => {
                 self.show_what_was(writes);
-                self.crew.recover_unready()?;
+                self.operators.recover_unready()?;
             }
             _ => {
-                self.crew.recover().await?;
-                self.diary.cut.set(true);
+                self.operators.recover().await?;
+                self.log.cut.set(true);
             }
         }
-        self.diary.note();
+        self.log.note();
         // A run with stale lists continues until the operator has seen the current state, even if nothing is left to do.
-        self.diary.dying.set(self.stale.is_some());
+        self.log.dying.set(self.stale.is_some());
         Ok(())
     }
 
@@ -328,7 +328,7 @@ impl<'a> Cutter<'a> {
                 && record.call.is("create", "secrets")
                 && record.rule.as_deref() == Some(WRITES)
         });
-        let written = self.diary.written.borrow();
+        let written = self.log.written.borrow();
         let mut creates = written.iter().filter(|key| key.verb == "create");
         sent && !creates.any(|key| matches!(key.resource.as_str(), "pods" | "jobs"))
     }
@@ -336,7 +336,7 @@ impl<'a> Cutter<'a> {
     /// Makes lists show the state of so many writes ago, and holds watches.
     fn show_what_was(&mut self, writes: usize) {
         let at = self.revisions.len().saturating_sub(1 + writes);
-        let at = at.max(last_made(&self.diary.written.borrow()));
+        let at = at.max(last_made(&self.log.written.borrow()));
         let exact = format!(
             "resourceVersion={}&resourceVersionMatch=Exact",
             self.revisions[at]
@@ -368,7 +368,7 @@ impl<'a> Cutter<'a> {
     /// Releases the watches of jobs once the operator with stale lists has listed and is idle, and then, when it is idle again, the
     /// other watches.
     fn show_what_is_new(&mut self) -> Result<()> {
-        self.diary.note();
+        self.log.note();
         let Some(stale) = &self.stale else {
             return Ok(());
         };
@@ -382,8 +382,8 @@ impl<'a> Cutter<'a> {
         } else {
             others.open();
             self.stale = None;
-            self.diary.cut.set(true);
-            self.diary.dying.set(false);
+            self.log.cut.set(true);
+            self.log.dying.set(false);
         }
         Ok(())
     }
@@ -395,7 +395,7 @@ impl Cutter<'_> {
         let Some((life, Restart::After(change))) = self.plan.map(|p| (p.life, p.restart)) else {
             return Ok(());
         };
-        while !self.diary.abandoned.get() {
+        while !self.log.abandoned.get() {
             sleep(POLL).await;
         }
         if let Some(held) = self.actor.held {
@@ -461,8 +461,8 @@ async fn hit(rule: Option<&Rule>) {
 }
 
 /// Waits until the operator has written nothing for so long.
-async fn rests(diary: &Diary, quiet: Duration) {
-    while diary.last.get().elapsed() < quiet {
+async fn rests(log: &RunLog, quiet: Duration) {
+    while log.last.get().elapsed() < quiet {
         sleep(POLL).await;
     }
 }

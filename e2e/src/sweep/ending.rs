@@ -10,7 +10,7 @@ use training_testkit::auditor::{Summary, difference};
 use training_testkit::snapshot::Snapshot;
 
 use crate::World;
-use crate::lives::Likeness;
+use crate::lives::Comparison;
 
 /// The objects of a Kubernetes gang.
 const GROUPS: [GroupKind; 2] = [GroupKind::Workload, GroupKind::PodGroup];
@@ -81,15 +81,15 @@ impl Ending {
     }
 
     /// Returns the differences from an undisturbed run; empty if there are none. Allows so many additional Secrets.
-    pub fn difference(&self, undisturbed: &Self, likeness: Likeness, secrets: usize) -> String {
+    pub fn difference(&self, undisturbed: &Self, likeness: Comparison, secrets: usize) -> String {
         let this = self.without_more_secrets(undisturbed, secrets);
         match likeness {
-            Likeness::Exact => {
+            Comparison::Exact => {
                 let mut text = difference(&undisturbed.churn, &this.churn);
                 text += &undisturbed.snapshot.diff(&this.snapshot);
                 text
             }
-            Likeness::AtMost => this.excess(),
+            Comparison::AtMost => this.excess(),
         }
     }
 
@@ -177,7 +177,7 @@ mod tests {
         let second = ("JOB-ssh-1", "JOB");
         let reference = ending(&[first]);
         let differs = |secrets: &[(&str, &str)], most: usize| {
-            let difference = ending(secrets).difference(&reference, Likeness::Exact, most);
+            let difference = ending(secrets).difference(&reference, Comparison::Exact, most);
             !difference.is_empty()
         };
         assert!(!differs(&[first], 0));

@@ -3,26 +3,26 @@
 //! show a restarted operator a stale state, or break reads.
 //!
 //! ```text
-//!   point    the request and the cut
-//!   crew     the operator and its successor
-//!   change   changes while it is dead
-//!   cutter   watches the operator's writes, and cuts at the right one
-//!   ending   the compared final state
-//!   stage    a namespace, a proxy and an operator for sequential runs
-//!   tour     all runs of a sweep on several stages, and the figures
+//!   point      the request and the cut
+//!   operators  the operator and its successor
+//!   change     changes while it is dead
+//!   cutter     watches the operator's writes, and cuts at the right one
+//!   ending     the compared final state
+//!   stage      a namespace, a proxy and an operator for sequential runs
+//!   runs       all runs of a sweep on several stages, and the figures
 //! ```
 
 mod change;
-mod crew;
 mod cutter;
 mod ending;
+mod operators;
 mod point;
+mod runs;
 mod stage;
-mod tour;
 
 pub use change::Change;
-pub use crew::{Setting, Successor};
 pub use ending::Ending;
+pub use operators::{Setting, Successor};
 pub use point::{Choice, Cut, Key, Plan, Restart};
+pub use runs::{Figures, Missed, Sweep, Writes};
 pub use stage::Stage;
-pub use tour::{Figures, Missed, Tour, Writes};

@@ -9,12 +9,12 @@ use training_testkit::proxy::{Proxy, Record};
 use training_testkit::wait::{HANG, Seen, eventually};
 
 use super::change;
-use super::crew::{Crew, Setting};
-use super::cutter::{CUT, Cutter, Diary, of_a_job};
+use super::cutter::{CUT, Cutter, RunLog, of_a_job};
 use super::ending::Ending;
+use super::operators::{Operators, Setting};
 use super::point::{Key, Keys, Plan, Restart};
 use crate::World;
-use crate::lives::{Life, Likeness, StepRunner};
+use crate::lives::{Comparison, Life, StepRunner};
 
 /// The quiet period after which a run that is not compared counts as over.
 const QUIET: Duration = Duration::from_secs(1);
@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(80);
 pub struct Stage {
     world: World,
     proxy: Proxy,
-    crew: Crew,
+    operators: Operators,
     setting: Setting,
     past: Vec<Past>,
 }
@@ -43,7 +43,7 @@ pub struct Stage {
 struct Past {
     job: String,
     what: String,
-    likeness: Likeness,
+    likeness: Comparison,
     /// The number of additional Secrets that are allowed.
     secrets: usize,
     ending: Ending,
@@ -69,11 +69,11 @@ impl Stage {
             return Ok(None);
         };
         let (proxy, kubeconfig) = world.proxy().await?;
-        let crew = Crew::start(&world, &kubeconfig, setting).await?;
+        let operators = Operators::start(&world, &kubeconfig, setting).await?;
         Ok(Some(Self {
             world,
             proxy,
-            crew,
+            operators,
             setting,
             past: Vec::new(),
         }))
@@ -107,13 +107,13 @@ impl Stage {
         world.kubelet.finish_deletes(true);
         if self.setting.reads {
             // The former operator's reads are not part of this run.
-            self.crew.kill()?;
+            self.operators.kill()?;
             proxy.accept().await?;
         }
         proxy.clear_rules();
         proxy.clear_records();
         let held = life.held(&job);
-        let diary = Diary::new();
+        let log = RunLog::new();
         let actor = StepRunner {
             world,
             name: &job,
@@ -122,8 +122,8 @@ impl Stage {
         };
         let cutter = Cutter::new(
             proxy,
-            &mut self.crew,
-            &diary,
+            &mut self.operators,
+            &log,
             &actor,
             plan,
             self.setting.reads,
@@ -133,23 +133,23 @@ impl Stage {
         let until_settled = async || {
             // Under load, clean-up may follow a job's end late.
             world.auditor.until_settled().await?;
-            until_quiet(&diary, QUIET).await
+            until_quiet(&log, QUIET).await
         };
         let whole = async {
-            while !diary.begun.get() {
+            while !log.begun.get() {
                 tokio::time::sleep(POLL).await;
             }
             if late {
-                live_until_the_cut(life, &actor, &diary).await?;
+                live_until_the_cut(life, &actor, &log).await?;
                 change::lead_to_end(&actor).await?;
                 until_settled().await?;
                 return without_terminating_pods(&take).await;
             }
-            life.conduct(&actor).await?;
+            life.run(&actor).await?;
             match undisturbed {
                 None => until_settled().await?,
                 Some(undisturbed) => {
-                    until_like(&take, life, &diary, undisturbed).await?;
+                    until_like(&take, life, &log, undisturbed).await?;
                 }
             }
             take().await
@@ -177,18 +177,18 @@ impl Stage {
             what,
             // A run that was driven to its own end is compared with that.
             likeness: if late {
-                Likeness::Exact
+                Comparison::Exact
             } else {
                 life.likeness()
             },
-            secrets: diary.secrets.get(),
+            secrets: log.secrets.get(),
             ending: expected,
         });
         Ok(Run {
             ending,
-            written: diary.written.take(),
+            written: log.written.take(),
             read,
-            cut: diary.cut.get(),
+            cut: log.cut.get(),
         })
     }
 
@@ -203,7 +203,7 @@ impl Stage {
 
     /// Ends the stage: checks all of its runs once more, and returns the failures.
     pub async fn strike(self) -> Result<Vec<String>> {
-        let diary = Diary::new();
+        let log = RunLog::new();
         // Leases are always renewed.
         let counts = || {
             let mut counts = self.proxy.counts();
@@ -214,10 +214,10 @@ impl Stage {
         eventually("the operator to rest", HANG, async || {
             let counts = counts();
             if counts != *seen.borrow() {
-                diary.last.set(tokio::time::Instant::now());
+                log.last.set(tokio::time::Instant::now());
                 *seen.borrow_mut() = counts;
             }
-            Ok(if diary.last.get().elapsed() >= LONG_QUIET {
+            Ok(if log.last.get().elapsed() >= LONG_QUIET {
                 Seen::Yes(())
             } else {
                 Seen::NotYet("it still asks".into())
@@ -233,7 +233,7 @@ impl Stage {
             }
         }
         let mut broken = Vec::new();
-        for operator in self.crew.members() {
+        for operator in self.operators.members() {
             broken.extend(self.world.assert_clean(operator).await.err());
         }
         for broken in broken {
@@ -246,7 +246,7 @@ impl Stage {
         }
         // O5: the only secret of the process.
         let token = self.world.control.token(&self.world.kind.user()).await?;
-        if self.crew.members().any(|o| o.log().contains(&token)) {
+        if self.operators.members().any(|o| o.log().contains(&token)) {
             wrong.push("I-51: the token is in the log".to_owned());
         }
         Ok(wrong)
@@ -254,23 +254,23 @@ impl Stage {
 }
 
 /// Runs a life cycle until the operator dies. If the write doesn't occur, runs it to its end.
-async fn live_until_the_cut(life: Life, actor: &StepRunner<'_>, diary: &Diary) -> Result<()> {
+async fn live_until_the_cut(life: Life, actor: &StepRunner<'_>, log: &RunLog) -> Result<()> {
     let dies = async {
-        while !diary.dying.get() {
+        while !log.dying.get() {
             tokio::time::sleep(POLL).await;
         }
     };
     tokio::select! {
         biased;
         () = dies => {}
-        lived = life.conduct(actor) => {
+        lived = life.run(actor) => {
             lived?;
             // The very last write may be in flight.
-            until_quiet(diary, SHORT_QUIET).await?;
+            until_quiet(log, SHORT_QUIET).await?;
         }
     }
-    diary.abandoned.set(true);
-    while diary.dying.get() {
+    log.abandoned.set(true);
+    while log.dying.get() {
         tokio::time::sleep(POLL).await;
     }
     Ok(())
@@ -287,9 +287,9 @@ fn print_last(records: &[Record], run: &str) {
     }
 }
 
-async fn until_quiet(diary: &Diary, quiet: Duration) -> Result<()> {
+async fn until_quiet(log: &RunLog, quiet: Duration) -> Result<()> {
     eventually("the operator to rest", HANG, async || {
-        Ok(if diary.last.get().elapsed() >= quiet {
+        Ok(if log.last.get().elapsed() >= quiet {
             Seen::Yes(())
         } else {
             Seen::NotYet("it still writes".into())
@@ -315,17 +315,17 @@ async fn without_terminating_pods(take: impl AsyncFn() -> Result<Ending>) -> Res
 async fn until_like(
     take: impl AsyncFn() -> Result<Ending>,
     life: Life,
-    diary: &Diary,
+    log: &RunLog,
     undisturbed: &Ending,
 ) -> Result<()> {
-    let rests = || diary.last.get().elapsed() >= SHORT_QUIET && !diary.dying.get();
+    let rests = || log.last.get().elapsed() >= SHORT_QUIET && !log.dying.get();
     eventually("the end of the undisturbed run", HANG, async || {
         tokio::time::sleep(PAUSE).await;
         if !rests() {
             return Ok(Seen::NotYet("the operator doesn't rest yet".into()));
         }
         let ending = take().await?;
-        let difference = ending.difference(undisturbed, life.likeness(), diary.secrets.get());
+        let difference = ending.difference(undisturbed, life.likeness(), log.secrets.get());
         Ok(if difference.is_empty() && rests() {
             Seen::Yes(())
         } else {

@@ -10,9 +10,9 @@ use training_testkit::is_deep;
 use training_testkit::proxy::{Action, Call, Rule};
 use training_testkit::wait::{HANG, Seen, eventually};
 
-use super::driver::{JOB, Phase, Trial};
+use super::driver::{FaultTest, JOB, Phase};
 use super::life::{Life, Target};
-use super::table::{Cure, DEADLINE, Fault, News};
+use super::table::{DEADLINE, Fault, Recovery, WatchFault};
 
 /// The most pods that fail until a watch fault hits an event of a failure.
 const FAILURES: usize = 3;
@@ -26,7 +26,7 @@ pub fn on(namespace: &str, (verb, resource): Target, action: Action) -> Rule {
 }
 
 /// The number of such requests by the operator in the job's namespace.
-fn asked(trial: &Trial, (verb, resource): Target) -> usize {
+fn asked(trial: &FaultTest, (verb, resource): Target) -> usize {
     let records = trial.proxy.records();
     let ours = records.iter().map(|record| &record.call);
     ours.filter(|call| call.namespace == trial.namespace() && call.is_for_jobs(verb, resource))
@@ -39,7 +39,7 @@ fn asked(trial: &Trial, (verb, resource): Target) -> usize {
 pub async fn requests(life: Life, fault: &Fault) -> Result<()> {
     let rounds = if is_deep() { 3 } else { 1 };
     for nth in 1..=rounds {
-        let Some(mut trial) = Trial::of(life, fault.name).await? else {
+        let Some(mut trial) = FaultTest::of(life, fault.name).await? else {
             return Ok(());
         };
         trial = trial.flags(fault.flags);
@@ -151,7 +151,7 @@ pub async fn all_requests_on(
         shares.push(share);
     }
     for share in shares {
-        let Some(trial) = Trial::on(control, life, "faults").await? else {
+        let Some(trial) = FaultTest::on(control, life, "faults").await? else {
             return Ok(());
         };
         let mut trial = trial.flags(DEADLINE);
@@ -175,9 +175,9 @@ pub async fn lasting(
     action: impl Fn() -> Action,
     times: usize,
     at_least: Duration,
-    mut after: impl FnMut(&Trial) -> Result<()>,
+    mut after: impl FnMut(&FaultTest) -> Result<()>,
 ) -> Result<()> {
-    let Some(mut trial) = Trial::of(life, name).await? else {
+    let Some(mut trial) = FaultTest::of(life, name).await? else {
         return Ok(());
     };
     for phase in Phase::ALL {
@@ -205,7 +205,7 @@ pub async fn lasting(
 }
 
 /// The rules of a watch fault.
-fn broken(trial: &Trial, news: &News, version: &str) -> Vec<Rule> {
+fn broken(trial: &FaultTest, news: &WatchFault, version: &str) -> Vec<Rule> {
     let resources = news.resources(trial.life).into_iter();
     resources
         .map(|resource| {
@@ -216,15 +216,15 @@ fn broken(trial: &Trial, news: &News, version: &str) -> Vec<Rule> {
 }
 
 /// Ends a watch fault.
-async fn cure(trial: &Trial, news: &News) -> Result<()> {
+async fn cure(trial: &FaultTest, news: &WatchFault) -> Result<()> {
     match news.cure {
-        Cure::None => {}
-        Cure::End => trial.proxy.clear_rules(),
-        Cure::Reopen => {
+        Recovery::None => {}
+        Recovery::End => trial.proxy.clear_rules(),
+        Recovery::Reopen => {
             trial.proxy.clear_rules();
             trial.proxy.cut().await?;
         }
-        Cure::Relist => {
+        Recovery::Relist => {
             // Leaves time for wrong reactions to incomplete events.
             tokio::time::sleep(Duration::from_millis(500)).await;
             trial.relist().await?;
@@ -235,7 +235,7 @@ async fn cure(trial: &Trial, news: &News) -> Result<()> {
 
 /// Waits until the rule for a watch has hit again, or until the failed pod is replaced and nothing is left to hit. Returns whether it has
 /// hit.
-async fn until_struck(trial: &Trial, rule: &Rule, before: usize) -> Result<bool> {
+async fn until_struck(trial: &FaultTest, rule: &Rule, before: usize) -> Result<bool> {
     eventually("the fault to hit a failure", HANG, async || {
         let hit = rule.hits() > before;
         // Events of the job itself always come: the operator updates its status after the failure.
@@ -256,7 +256,7 @@ async fn until_struck(trial: &Trial, rule: &Rule, before: usize) -> Result<bool>
 }
 
 /// A pod fails while the watches are broken, and is replaced. Nothing else happens before the fault has hit the event of the failure.
-async fn failure(trial: &mut Trial, news: &News, version: &str) -> Result<()> {
+async fn failure(trial: &mut FaultTest, news: &WatchFault, version: &str) -> Result<()> {
     let rules = broken(trial, news, version);
     let of_pods = rules.iter().find(|rule| rule.name() == "watch pods");
     let matters = of_pods.or(rules.first()).context("no watch is broken")?;
@@ -271,7 +271,7 @@ async fn failure(trial: &mut Trial, news: &News, version: &str) -> Result<()> {
     // A stream that ended in between counts from zero again, and may pass all events of one failure.
     for _ in 0..FAILURES {
         // The fault hits a stalled watch when the watch opens.
-        let before = if news.cure == Cure::End {
+        let before = if news.cure == Recovery::End {
             0
         } else {
             matters.hits()
@@ -285,7 +285,7 @@ async fn failure(trial: &mut Trial, news: &News, version: &str) -> Result<()> {
     }
     anyhow::ensure!(struck, "{} hit no event of a failure", news.name);
     trial.until_heard(&rules).await?;
-    if news.cure == Cure::End {
+    if news.cure == Recovery::End {
         anyhow::ensure!(!trial.is_replaced(), "{}: it was seen", news.name);
     }
     cure(trial, news).await?;
@@ -294,7 +294,12 @@ async fn failure(trial: &mut Trial, news: &News, version: &str) -> Result<()> {
 }
 
 /// Runs a phase in which the watches are broken.
-async fn phase_of(trial: &mut Trial, phase: Phase, news: &News, version: &str) -> Result<()> {
+async fn phase_of(
+    trial: &mut FaultTest,
+    phase: Phase,
+    news: &WatchFault,
+    version: &str,
+) -> Result<()> {
     if phase == Phase::Running {
         return failure(trial, news, version).await;
     }
@@ -311,8 +316,8 @@ async fn phase_of(trial: &mut Trial, phase: Phase, news: &News, version: &str) -
 }
 
 /// Runs a full life cycle in which the watches are broken in each phase.
-pub async fn watches(life: Life, news: &News) -> Result<()> {
-    let Some(trial) = Trial::of(life, news.name).await? else {
+pub async fn watches(life: Life, news: &WatchFault) -> Result<()> {
+    let Some(trial) = FaultTest::of(life, news.name).await? else {
         return Ok(());
     };
     let mut trial = trial.flags(news.flags());
@@ -325,7 +330,7 @@ pub async fn watches(life: Life, news: &News) -> Result<()> {
 }
 
 /// Runs full life cycles in which each of these faults breaks the watches once.
-pub async fn all_watches(life: Life, faults: &[&News]) -> Result<()> {
+pub async fn all_watches(life: Life, faults: &[&WatchFault]) -> Result<()> {
     all_watches_on(ControlPlane::shared().await?, life, faults).await
 }
 
@@ -333,7 +338,7 @@ pub async fn all_watches(life: Life, faults: &[&News]) -> Result<()> {
 pub async fn all_watches_on(
     control: &'static ControlPlane,
     life: Life,
-    faults: &[&News],
+    faults: &[&WatchFault],
 ) -> Result<()> {
     // An application has only one pod, and each of its replacements waits longer.
     let most = if life.0 == SPARK { 4 } else { faults.len() };
@@ -343,9 +348,13 @@ pub async fn all_watches_on(
 }
 
 /// The first fault hits while the job is created, the last one while it finishes, and each of the others while another pod fails.
-async fn one_life(control: &'static ControlPlane, life: Life, faults: &[&News]) -> Result<()> {
+async fn one_life(
+    control: &'static ControlPlane,
+    life: Life,
+    faults: &[&WatchFault],
+) -> Result<()> {
     anyhow::ensure!(faults.len() >= Phase::ALL.len(), "a phase without a fault");
-    let Some(trial) = Trial::on(control, life, "news").await? else {
+    let Some(trial) = FaultTest::on(control, life, "news").await? else {
         return Ok(());
     };
     let flags: Vec<_> = faults

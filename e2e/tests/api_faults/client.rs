@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use e2e::look;
+use e2e::read;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
@@ -11,14 +11,14 @@ use training_testkit::job::counters;
 use training_testkit::proxy::{Action, Call, Gate, Rule};
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 
-use super::driver::{JOB, Phase, Trial};
+use super::driver::{FaultTest, JOB, Phase};
 
 /// Concurrent requests of the operator for one job.
 const AT_ONCE: usize = 16;
 const WORKERS: u32 = 40;
 
 /// Waits until this many requests of the job are held, and no more; other requests pass the gate.
-async fn until_full(trial: &Trial, held: &Rule) -> Result<()> {
+async fn until_full(trial: &FaultTest, held: &Rule) -> Result<()> {
     trial.until_hit(std::slice::from_ref(held), AT_ONCE).await?;
     holds_for(Duration::from_secs(1), async || {
         anyhow::ensure!(held.hits() == AT_ONCE, "{} requests at once", held.hits());
@@ -29,7 +29,7 @@ async fn until_full(trial: &Trial, held: &Rule) -> Result<()> {
 
 #[tokio::test]
 async fn f_75_requests_of_one_job_are_bounded_and_others_go_on_beside_them() -> Result<()> {
-    let Some(mut trial) = Trial::set_up("f75").await? else {
+    let Some(mut trial) = FaultTest::set_up("f75").await? else {
         return Ok(());
     };
     let held = |verb: &'static str, gate: &Gate| {
@@ -45,7 +45,7 @@ async fn f_75_requests_of_one_job_are_bounded_and_others_go_on_beside_them() -> 
     let deletes = held("delete", &later);
     trial.rule(std::slice::from_ref(&creates));
     trial.start().await?;
-    let job = Trial::job().role("Worker", WORKERS);
+    let job = FaultTest::job().role("Worker", WORKERS);
     trial.world.jobs.create(&job.build()).await?;
     until_full(&trial, &creates).await?;
     // The healthy job finishes while all of this waits.
@@ -80,7 +80,7 @@ async fn f_75_requests_of_one_job_are_bounded_and_others_go_on_beside_them() -> 
 
 #[tokio::test]
 async fn f_76_lists_at_the_start_are_quorum_reads() -> Result<()> {
-    let Some(mut trial) = Trial::set_up("f76").await? else {
+    let Some(mut trial) = FaultTest::set_up("f76").await? else {
         return Ok(());
     };
     for phase in Phase::ALL {
@@ -104,12 +104,12 @@ async fn f_76_lists_at_the_start_are_quorum_reads() -> Result<()> {
 
 #[tokio::test]
 async fn mt_53_forged_pods_are_nobodys() -> Result<()> {
-    let Some(mut trial) = Trial::set_up("mt53").await? else {
+    let Some(mut trial) = FaultTest::set_up("mt53").await? else {
         return Ok(());
     };
     trial.run_phase(Phase::Creating).await?;
     let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
-    let real = look::pods(&trial.world.client, trial.namespace(), JOB).await?;
+    let real = read::pods(&trial.world.client, trial.namespace(), JOB).await?;
     let real = &real[0]["metadata"];
     // One pod with all our labels, and one that also names the job as its controller.
     for (name, owners) in [
@@ -134,7 +134,7 @@ async fn mt_53_forged_pods_are_nobodys() -> Result<()> {
     let job = trial.world.jobs.until_true(JOB, "Succeeded").await?;
     assert_eq!(job["status"]["restarts"], 1, "{}", job["status"]);
     eventually("our pods to be cleaned up", HANG, async || {
-        let left = look::names(&look::pods(&trial.world.client, trial.namespace(), JOB).await?);
+        let left = read::names(&read::pods(&trial.world.client, trial.namespace(), JOB).await?);
         Ok(if left == ["forged-labels", "forged-owner"] {
             Seen::Yes(())
         } else {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use e2e::lives::has_succeeded;
-use e2e::{World, look};
+use e2e::{World, read};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::ApiResource;
@@ -46,7 +46,7 @@ impl Phase {
 }
 
 /// The test environment of one fault.
-pub struct Trial {
+pub struct FaultTest {
     /// The kind and the life cycle of the jobs.
     pub life: Life,
     /// The namespace that the fault affects.
@@ -73,7 +73,7 @@ fn is_gone(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.code == 404)
 }
 
-impl Trial {
+impl FaultTest {
     /// Prepares two namespaces and a proxy for `PyTorchJob`s, without an operator. `None` on a cluster with a kubelet of its own.
     pub async fn set_up(name: &str) -> Result<Option<Self>> {
         Self::of(Life(PYTORCH), name).await
@@ -295,7 +295,7 @@ impl Trial {
     async fn until_children(&self, ranks: &[String]) -> Result<()> {
         let ranks: Vec<&str> = ranks.iter().map(String::as_str).collect();
         let client = &self.world.client;
-        look::until_children(client, self.namespace(), JOB, &ranks, &ranks).await
+        read::until_children(client, self.namespace(), JOB, &ranks, &ranks).await
     }
 
     /// Whether the failed pod has a replacement on a node.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use e2e::lives::StepRunner;
-use e2e::{for_each_kind, look};
+use e2e::{for_each_kind, read};
 use k8s_openapi::api::batch::v1::Job;
 use kube::Api;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use training_testkit::proxy::{Action, Answer, Call, Change, Effect, Gate, Record
 use training_testkit::wait::{HANG, Seen, eventually};
 
 use super::campaign::{on, watches};
-use super::driver::{JOB, Phase, Trial};
+use super::driver::{FaultTest, JOB, Phase};
 use super::life::{Life, WORKERS};
 use super::table::{F_37, F_38, F_39, F_39_LOST};
 
@@ -26,7 +26,7 @@ async fn f_37_an_error_410_in_the_stream_leads_to_a_list() -> Result<()> {
 
 #[tokio::test]
 async fn f_37_a_list_is_not_asked_for_again_at_once() -> Result<()> {
-    let Some(mut trial) = Trial::set_up("f37rate").await? else {
+    let Some(mut trial) = FaultTest::set_up("f37rate").await? else {
         return Ok(());
     };
     trial.run_phase(Phase::Creating).await?;
@@ -79,7 +79,7 @@ async fn f_39_what_an_unreadable_event_said_is_listed() -> Result<()> {
 
 /// One of several jobs can't be decoded, in the initial list and as an event.
 async fn unreadable(kind: Kind) -> Result<()> {
-    let Some(mut trial) = Trial::of(Life(kind), "f40").await? else {
+    let Some(mut trial) = FaultTest::of(Life(kind), "f40").await? else {
         return Ok(());
     };
     let odd = |name: &str| {
@@ -119,9 +119,9 @@ async fn unreadable(kind: Kind) -> Result<()> {
         trial.run_phase(phase).await?;
     }
     for name in ["listed", "told"] {
-        look::events_with(&trial.world.client, trial.namespace(), name, "InvalidSpec").await?;
-        let pods = look::pods(&trial.world.client, trial.namespace(), name).await?;
-        anyhow::ensure!(pods.is_empty(), "{name}: {:?}", look::names(&pods));
+        read::events_with(&trial.world.client, trial.namespace(), name, "InvalidSpec").await?;
+        let pods = read::pods(&trial.world.client, trial.namespace(), name).await?;
+        anyhow::ensure!(pods.is_empty(), "{name}: {:?}", read::names(&pods));
     }
     // Once they can be decoded, they are reconciled.
     trial.relist().await?;
@@ -137,7 +137,7 @@ async fn f_40_f_73_mt_30_a_job_that_cant_be_read_is_set_aside_alone() -> Result<
 }
 
 async fn older_list(kind: Kind) -> Result<()> {
-    let Some(mut trial) = Trial::of(Life(kind), "f41").await? else {
+    let Some(mut trial) = FaultTest::of(Life(kind), "f41").await? else {
         return Ok(());
     };
     let all = trial.life.watched();
@@ -178,7 +178,7 @@ async fn f_41_a_list_from_an_older_revision_does_no_harm() -> Result<()> {
     for_each_kind(EVERY_KIND, older_list).await
 }
 
-impl Trial {
+impl FaultTest {
     /// Waits for the next pod list after the one that this rule broke, which must ask for the first page. An `MPIJob` ends without it.
     async fn until_begun_anew(&self, rule: &str) -> Result<()> {
         let next = eventually("a list after the broken one", HANG, async || {
@@ -214,7 +214,7 @@ impl Trial {
 
 /// Answers the second page of a pod list with this error.
 async fn half_a_list(kind: Kind, name: &str, broken: &Answer) -> Result<()> {
-    let Some(mut trial) = Trial::of(Life(kind), name).await? else {
+    let Some(mut trial) = FaultTest::of(Life(kind), name).await? else {
         return Ok(());
     };
     for phase in Phase::ALL {
@@ -280,7 +280,7 @@ async fn f_26_a_page_that_has_expired_makes_no_half_of_a_list_the_truth() -> Res
 }
 
 /// Whether a job's pods, its launcher's included, are all that the API and the kubelet have.
-async fn of_job_alone(trial: &Trial, job: &Value) -> Result<Seen<()>> {
+async fn of_job_alone(trial: &FaultTest, job: &Value) -> Result<Seen<()>> {
     let (client, namespace) = (&trial.world.client, trial.namespace());
     let owner = |object: &Value| object["metadata"]["ownerReferences"][0].clone();
     let launcher: Api<Job> = Api::namespaced(client.clone(), namespace);
@@ -293,7 +293,7 @@ async fn of_job_alone(trial: &Trial, job: &Value) -> Result<Seen<()>> {
         of if of["kind"] == job["kind"] => of["uid"] == job["metadata"]["uid"],
         _ => true,
     };
-    let pods = look::pods(client, namespace, JOB).await?;
+    let pods = read::pods(client, namespace, JOB).await?;
     let ranks = pods.iter().filter(|pod| owner(pod)["kind"] == job["kind"]);
     let ranks: Vec<_> = ranks.cloned().collect();
     let mut uids: Vec<_> = pods.iter().map(|p| p["metadata"]["uid"].clone()).collect();
@@ -301,18 +301,18 @@ async fn of_job_alone(trial: &Trial, job: &Value) -> Result<Seen<()>> {
     let mut known: Vec<_> = kubelet.iter().map(|pod| json!(pod.uid)).collect();
     uids.sort_by_key(Value::to_string);
     known.sort_by_key(Value::to_string);
-    let ranks = look::names(&ranks);
+    let ranks = read::names(&ranks);
     Ok(
         if pods.iter().all(is_owned) && ranks == trial.life.ranks(WORKERS) && uids == known {
             Seen::Yes(())
         } else {
-            Seen::NotYet(format!("{:?}, {known:?}", look::names(&pods)))
+            Seen::NotYet(format!("{:?}, {known:?}", read::names(&pods)))
         },
     )
 }
 
 async fn made_again(kind: Kind) -> Result<()> {
-    let Some(mut trial) = Trial::of(Life(kind), "f43").await? else {
+    let Some(mut trial) = FaultTest::of(Life(kind), "f43").await? else {
         return Ok(());
     };
     let all = trial.life.watched();
@@ -374,7 +374,7 @@ async fn f_43_a_job_of_the_same_name_is_another_job() -> Result<()> {
 
 /// A pod is deleted while a new process has all children, and waits for its list of jobs.
 async fn deleted_before_the_list(kind: Kind) -> Result<()> {
-    let Some(mut trial) = Trial::of(Life(kind), "early").await? else {
+    let Some(mut trial) = FaultTest::of(Life(kind), "early").await? else {
         return Ok(());
     };
     trial.run_phase(Phase::Creating).await?;

@@ -25,7 +25,7 @@ use training_testkit::proxy::{Action, Answer, Call, Effect, Rule};
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 
 use super::campaign::{lasting, on};
-use super::driver::{JOB, Phase, Trial};
+use super::driver::{FaultTest, JOB, Phase};
 use super::life::{Life, WORKERS};
 use super::status::{assert_paced, doubling, rarely, until_refused};
 use super::table::F_15;
@@ -39,7 +39,7 @@ pub const LEASE: [(&str, &str); 5] = [
     ("lease-retry-period", "500ms"),
 ];
 
-impl Trial {
+impl FaultTest {
     /// A trial whose operator leads with a lease of its own.
     async fn elected(life: Life, name: &str) -> Result<Option<Self>> {
         let trial = Self::of(life, name).await?;
@@ -108,7 +108,7 @@ impl Knocks {
 
 /// The API server is unreachable for this long while a worker fails. Then connections open and close at once while the pods end.
 async fn unreachable_for(kind: Kind, seconds: u64) -> Result<()> {
-    let Some(mut trial) = Trial::elected(Life(kind), "f01").await? else {
+    let Some(mut trial) = FaultTest::elected(Life(kind), "f01").await? else {
         return Ok(());
     };
     trial.run_phase(Phase::Creating).await?;
@@ -178,7 +178,7 @@ async fn f_01_a_server_that_refuses_connections_costs_a_spark_application_nothin
 }
 
 /// Another token for the operator.
-async fn another_token(trial: &Trial) -> Result<String> {
+async fn another_token(trial: &FaultTest) -> Result<String> {
     let client = trial.world.client.clone();
     let accounts: Api<ServiceAccount> = Api::namespaced(client, LEASE_NAMESPACE);
     let request = TokenRequest::default();
@@ -201,7 +201,7 @@ fn by_file(kubeconfig: &Path, token: &Path) -> Result<()> {
 
 #[tokio::test]
 async fn f_07_a_token_that_is_replaced_is_read_again() -> Result<()> {
-    let Some(mut trial) = Trial::set_up("f07").await? else {
+    let Some(mut trial) = FaultTest::set_up("f07").await? else {
         return Ok(());
     };
     let file = trial.world.file("token");
@@ -228,7 +228,7 @@ async fn f_07_a_token_that_is_replaced_is_read_again() -> Result<()> {
 
 #[tokio::test]
 async fn f_08_connections_that_close_again_and_again_lose_no_request() -> Result<()> {
-    let Some(mut trial) = Trial::set_up("f08").await? else {
+    let Some(mut trial) = FaultTest::set_up("f08").await? else {
         return Ok(());
     };
     let namespace = trial.namespace().to_owned();
@@ -244,7 +244,7 @@ async fn f_08_connections_that_close_again_and_again_lose_no_request() -> Result
 }
 
 async fn far_away(kind: Kind) -> Result<()> {
-    let Some(mut trial) = Trial::of(Life(kind), "f09").await? else {
+    let Some(mut trial) = FaultTest::of(Life(kind), "f09").await? else {
         return Ok(());
     };
     let between = [50, 350].map(Duration::from_millis);
@@ -299,7 +299,7 @@ async fn f_09_far_away_from_the_server_a_spark_application_lives_the_same() -> R
 }
 
 /// A rule that refuses every request for the job's namespace.
-fn refused(trial: &Trial, code: u16, reason: &str, message: &str) -> Rule {
+fn refused(trial: &FaultTest, code: u16, reason: &str, message: &str) -> Rule {
     let namespace = trial.namespace().to_owned();
     let refusal = Action::Answer(Effect::Without, Answer::new(code, reason, message));
     Rule::new(reason, refusal, move |call: &Call| {
@@ -308,7 +308,7 @@ fn refused(trial: &Trial, code: u16, reason: &str, message: &str) -> Rule {
 }
 
 /// The status says what the job waits for, and the operator retries rarely.
-async fn until_forbidden(trial: &Trial) -> Result<()> {
+async fn until_forbidden(trial: &FaultTest) -> Result<()> {
     let jobs = &trial.world.jobs;
     if trial.life.0 == SPARK {
         let told = |job: &Value| trial.life.told(job, "Stalled").contains("cannot create");
@@ -325,7 +325,7 @@ async fn until_forbidden(trial: &Trial) -> Result<()> {
 }
 
 async fn forbidden(kind: Kind) -> Result<()> {
-    let Some(mut trial) = Trial::of(Life(kind), "f19").await? else {
+    let Some(mut trial) = FaultTest::of(Life(kind), "f19").await? else {
         return Ok(());
     };
     let words = format!(
@@ -398,7 +398,7 @@ async fn f_19_a_role_that_is_gone_for_a_while_is_told_by_a_spark_application() -
 
 #[tokio::test]
 async fn f_23_a_token_that_is_refused_for_a_while_ends_no_process() -> Result<()> {
-    let Some(mut trial) = Trial::set_up("f23").await? else {
+    let Some(mut trial) = FaultTest::set_up("f23").await? else {
         return Ok(());
     };
     trial.run_phase(Phase::Creating).await?;
@@ -473,7 +473,7 @@ async fn f_25_a_status_of_a_spark_application_that_is_called_too_large_is_writte
 }
 
 /// Registers a webhook for creates of the job's pods.
-async fn webhook(trial: &Trial, url: &str) -> Result<()> {
+async fn webhook(trial: &FaultTest, url: &str) -> Result<()> {
     let hook = json!({
         "metadata": { "name": trial.namespace() },
         "webhooks": [{
@@ -508,12 +508,12 @@ async fn webhook(trial: &Trial, url: &str) -> Result<()> {
     .await
 }
 
-fn hooks(trial: &Trial) -> Api<ValidatingWebhookConfiguration> {
+fn hooks(trial: &FaultTest) -> Api<ValidatingWebhookConfiguration> {
     Api::all(trial.world.client.clone())
 }
 
 /// Creates fail because of the webhook, with growing backoff.
-async fn until_creates_fail(trial: &Trial) -> Result<()> {
+async fn until_creates_fail(trial: &FaultTest) -> Result<()> {
     if trial.life.0 != SPARK {
         until_refused(trial, 500, 4).await?;
         return assert_paced(trial, 500, doubling).map(drop);
@@ -528,7 +528,7 @@ async fn until_creates_fail(trial: &Trial) -> Result<()> {
 }
 
 async fn dead_webhook(kind: Kind) -> Result<()> {
-    let Some(mut trial) = Trial::of(Life(kind), "f27").await? else {
+    let Some(mut trial) = FaultTest::of(Life(kind), "f27").await? else {
         return Ok(());
     };
     // One port where nobody listens, and one where nobody answers.
@@ -595,7 +595,7 @@ async fn f_27_a_webhook_that_fails_or_never_answers_is_waited_for_by_a_spark_app
 
 #[tokio::test]
 async fn f_28_a_store_without_space_costs_the_lease_and_invents_nothing() -> Result<()> {
-    let Some(mut trial) = Trial::elected(Life(PYTORCH), "f28").await? else {
+    let Some(mut trial) = FaultTest::elected(Life(PYTORCH), "f28").await? else {
         return Ok(());
     };
     trial.run_phase(Phase::Creating).await?;
@@ -623,7 +623,7 @@ async fn f_28_a_store_without_space_costs_the_lease_and_invents_nothing() -> Res
 }
 
 async fn empty_list(kind: Kind) -> Result<()> {
-    let Some(mut trial) = Trial::of(Life(kind), "f44").await? else {
+    let Some(mut trial) = FaultTest::of(Life(kind), "f44").await? else {
         return Ok(());
     };
     trial.run_phase(Phase::Creating).await?;

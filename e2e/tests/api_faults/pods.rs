@@ -19,7 +19,7 @@ use training_testkit::proxy::{Action, Gate, Rule};
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 
 use super::campaign::on;
-use super::driver::{JOB, Phase, Trial, WORKER};
+use super::driver::{FaultTest, JOB, Phase, WORKER};
 use super::life::{Life, WORKERS};
 
 /// Something happens to the worker while the job is created, and again while it runs; each time the worker is replaced, and `counted` is
@@ -27,7 +27,7 @@ use super::life::{Life, WORKERS};
 async fn befalls(
     name: &str,
     counted: i64,
-    happens: impl AsyncFn(&Trial) -> Result<()>,
+    happens: impl AsyncFn(&FaultTest) -> Result<()>,
 ) -> Result<()> {
     let one = |kind| befalls_one(Life(kind), name, counted, &happens);
     for_each_kind(KINDS, one).await
@@ -37,9 +37,9 @@ async fn befalls_one(
     life: Life,
     name: &str,
     counted: i64,
-    happens: &impl AsyncFn(&Trial) -> Result<()>,
+    happens: &impl AsyncFn(&FaultTest) -> Result<()>,
 ) -> Result<()> {
-    let Some(mut trial) = Trial::of(life, name).await? else {
+    let Some(mut trial) = FaultTest::of(life, name).await? else {
         return Ok(());
     };
     trial.begin(Phase::Creating).await?;
@@ -117,7 +117,7 @@ async fn f_60_a_pod_that_does_not_end_is_waited_for() -> Result<()> {
 }
 
 async fn success_stored(kind: Kind) -> Result<()> {
-    let Some(mut trial) = Trial::of(Life(kind), "f61").await? else {
+    let Some(mut trial) = FaultTest::of(Life(kind), "f61").await? else {
         return Ok(());
     };
     trial.run_phase(Phase::Creating).await?;
@@ -171,7 +171,7 @@ async fn f_61_a_rank_whose_success_is_stored_does_not_run_again() -> Result<()> 
 }
 
 async fn success_unseen(kind: Kind) -> Result<()> {
-    let Some(mut trial) = Trial::of(Life(kind), "f61blind").await? else {
+    let Some(mut trial) = FaultTest::of(Life(kind), "f61blind").await? else {
         return Ok(());
     };
     for phase in [Phase::Creating, Phase::Running] {
@@ -223,7 +223,7 @@ async fn f_61_a_success_that_nobody_saw_runs_again_once() -> Result<()> {
 
 /// For kinds where the end of one pod is the end of the job.
 async fn end_stored(kind: Kind) -> Result<()> {
-    let Some(mut trial) = Trial::of(Life(kind), "f61end").await? else {
+    let Some(mut trial) = FaultTest::of(Life(kind), "f61end").await? else {
         return Ok(());
     };
     for phase in Phase::ALL {
@@ -295,7 +295,7 @@ async fn odd(odd: Odd) -> Result<()> {
 }
 
 async fn odd_one(life: Life, odd: &Odd) -> Result<()> {
-    let Some(mut trial) = Trial::of(life, odd.name).await? else {
+    let Some(mut trial) = FaultTest::of(life, odd.name).await? else {
         return Ok(());
     };
     let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
@@ -364,7 +364,7 @@ async fn f_65_a_phase_that_nobody_knows() -> Result<()> {
 }
 
 async fn fewer_restarts(kind: Kind) -> Result<()> {
-    let Some(mut trial) = Trial::of(Life(kind), "f65restarts").await? else {
+    let Some(mut trial) = FaultTest::of(Life(kind), "f65restarts").await? else {
         return Ok(());
     };
     trial.begin(Phase::Creating).await?;
@@ -399,7 +399,7 @@ async fn f_65_restarts_that_go_down_are_not_forgotten() -> Result<()> {
 }
 
 async fn no_exit_code(kind: Kind) -> Result<()> {
-    let Some(mut trial) = Trial::of(Life(kind), "f65succeeded").await? else {
+    let Some(mut trial) = FaultTest::of(Life(kind), "f65succeeded").await? else {
         return Ok(());
     };
     trial.run_phase(Phase::Creating).await?;
@@ -440,7 +440,7 @@ fn ahead(kind: Kind, state: &str, finished: Option<&str>) -> Patch<Value> {
 }
 
 async fn clock_ahead(kind: Kind) -> Result<()> {
-    let Some(mut trial) = Trial::of(Life(kind), "f66").await? else {
+    let Some(mut trial) = FaultTest::of(Life(kind), "f66").await? else {
         return Ok(());
     };
     trial.begin(Phase::Creating).await?;
@@ -491,7 +491,7 @@ async fn f_66_a_node_whose_clock_is_ahead_delays_nothing() -> Result<()> {
 }
 
 async fn group_deleted(kind: Kind) -> Result<()> {
-    let Some(trial) = Trial::of(Life(kind), "f67").await? else {
+    let Some(trial) = FaultTest::of(Life(kind), "f67").await? else {
         return Ok(());
     };
     let mut trial = trial.flag("gang", "native");

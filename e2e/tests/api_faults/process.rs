@@ -19,12 +19,12 @@ use training_testkit::proxy::{Action, Call, Change, Gate, Proxy, Rule};
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 
 use super::campaign::on;
-use super::driver::{JOB, Phase, Trial};
+use super::driver::{FaultTest, JOB, Phase};
 use super::life::Life;
 use super::outage::LEASE;
 
 /// A full life cycle without network faults.
-async fn live(trial: &mut Trial) -> Result<()> {
+async fn live(trial: &mut FaultTest) -> Result<()> {
     for phase in Phase::ALL {
         trial.run_phase(phase).await?;
     }
@@ -32,7 +32,7 @@ async fn live(trial: &mut Trial) -> Result<()> {
 }
 
 /// Runs a phase in which neither operator may create a pod before the other one is about to do so as well.
-async fn both_at_once(trial: &mut Trial, twins: &Proxy, phase: Phase) -> Result<()> {
+async fn both_at_once(trial: &mut FaultTest, twins: &Proxy, phase: Phase) -> Result<()> {
     let gate = Gate::closed();
     let waiting = || Action::Hold(gate.clone());
     let held = [(); 2].map(|()| on(trial.namespace(), ("create", "pods"), waiting()));
@@ -47,7 +47,7 @@ async fn both_at_once(trial: &mut Trial, twins: &Proxy, phase: Phase) -> Result<
 
 /// Two operators without leader election both work: whenever a pod must be created, both are about to create it.
 async fn twins(kind: Kind) -> Result<()> {
-    let Some(mut trial) = Trial::of(Life(kind), "f57").await? else {
+    let Some(mut trial) = FaultTest::of(Life(kind), "f57").await? else {
         return Ok(());
     };
     let (proxy, kubeconfig) = trial.world.proxy().await?;
@@ -106,7 +106,7 @@ async fn f_57_two_operators_without_election_make_nothing_of_a_spark_application
 async fn f_58_a_process_with_few_descriptors_serves_a_large_job() -> Result<()> {
     const LIMIT: u64 = 64;
     const WORKERS: u32 = 60;
-    let Some(mut trial) = Trial::set_up("f58").await? else {
+    let Some(mut trial) = FaultTest::set_up("f58").await? else {
         return Ok(());
     };
     trial.start().await?;
@@ -128,7 +128,7 @@ async fn f_58_a_process_with_few_descriptors_serves_a_large_job() -> Result<()> 
         })
     })
     .await?;
-    let job = Trial::job()
+    let job = FaultTest::job()
         .role("Worker", WORKERS)
         .restart_policy("Worker", "ExitCode");
     trial.world.jobs.create(&job.build()).await?;
@@ -147,7 +147,7 @@ async fn f_58_a_process_with_few_descriptors_serves_a_large_job() -> Result<()> 
 
 #[tokio::test]
 async fn f_58_a_log_that_takes_nothing_ends_no_process() -> Result<()> {
-    let Some(mut trial) = Trial::set_up("f58log").await? else {
+    let Some(mut trial) = FaultTest::set_up("f58log").await? else {
         return Ok(());
     };
     trial = trial.output("/dev/full").flag("log-filter", "debug");
@@ -195,7 +195,7 @@ fn wrong_times(skew: SignedDuration) -> [Rule; 2] {
 }
 
 /// A stored lease.
-async fn stored(trial: &Trial, lease: &str) -> Result<LeaseSpec> {
+async fn stored(trial: &FaultTest, lease: &str) -> Result<LeaseSpec> {
     let leases: Api<Lease> = Api::namespaced(trial.world.client.clone(), LEASE_NAMESPACE);
     let spec = leases.get(lease).await?.spec;
     spec.context("a lease that says nothing")
@@ -203,7 +203,7 @@ async fn stored(trial: &Trial, lease: &str) -> Result<LeaseSpec> {
 
 /// A standby with a wrong clock waits as long as any other, and leads when the leader is gone, even if its clock jumps meanwhile.
 async fn wrong_clock(name: &str, skew: SignedDuration) -> Result<()> {
-    let Some(mut trial) = Trial::set_up(name).await? else {
+    let Some(mut trial) = FaultTest::set_up(name).await? else {
         return Ok(());
     };
     let lease = trial.namespace().to_owned();
@@ -290,7 +290,7 @@ fn lease_times() -> [u64; 3] {
 /// With a twentieth of a CPU, an idle leader keeps its lease, and a busy one creates nothing twice.
 #[tokio::test]
 async fn f_54_a_twentieth_of_a_processor_costs_no_lease() -> Result<()> {
-    let Some(mut trial) = Trial::set_up("f54").await? else {
+    let Some(mut trial) = FaultTest::set_up("f54").await? else {
         return Ok(());
     };
     let lease = trial.namespace().to_owned();
@@ -351,7 +351,7 @@ async fn f_54_a_twentieth_of_a_processor_costs_no_lease() -> Result<()> {
         anyhow::ensure!(log.contains("leading"), "it never led");
         anyhow::ensure!(!log.contains("stops leading"), "the lease was lost");
         standby.kill()?;
-        trial.world.jobs.create(&Trial::job().build()).await?;
+        trial.world.jobs.create(&FaultTest::job().build()).await?;
         trial.end(Phase::Creating).await
     };
     let outcome: Result<()> = tokio::select! {
@@ -372,7 +372,7 @@ async fn f_59_thousands_of_pods_and_jobs_at_the_start_fit_the_shipped_limit() ->
     // The memory limit of the shipped Deployment.
     const LIMIT: u64 = 256 << 20;
     let number = if is_deep() { 2000 } else { 40 };
-    let Some(mut trial) = Trial::set_up("f59").await? else {
+    let Some(mut trial) = FaultTest::set_up("f59").await? else {
         return Ok(());
     };
     let jobs = &trial.world.jobs;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use e2e::{World, look};
+use e2e::{World, read};
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, PostParams};
@@ -17,7 +17,7 @@ use training_testkit::operator::OperatorProcess;
 use training_testkit::wait::{HANG, Seen, eventually};
 
 use super::campaign::{all_requests_on, all_watches_on};
-use super::driver::{JOB, Trial};
+use super::driver::{FaultTest, JOB};
 use super::life::Life;
 use super::server::own;
 use super::table::{
@@ -209,7 +209,7 @@ async fn whole_life(world: &World) -> Result<()> {
     services
         .create(&PostParams::default(), &serde_json::from_value(service)?)
         .await?;
-    let job = Trial::job()
+    let job = FaultTest::job()
         .run_policy("ttlSecondsAfterFinished", 0)
         .build();
     world.jobs.create(&job).await?;
@@ -222,7 +222,7 @@ async fn whole_life(world: &World) -> Result<()> {
         .await?;
     world.jobs.until_true("one", "Stalled").await?;
     services.delete("one-master-0", &gone).await?;
-    look::until_children(
+    read::until_children(
         &world.client,
         namespace,
         "one",

@@ -22,14 +22,14 @@ use training_testkit::manifest;
 use training_testkit::proxy::{Proxy, Record};
 use training_testkit::wait::{HANG, Seen, eventually};
 
-use super::driver::{JOB, Phase, Trial};
+use super::driver::{FaultTest, JOB, Phase};
 use super::life::Life;
 
 /// The first backoff of a failed watch; later ones are longer.
 const FIRST_WAIT: Duration = Duration::from_millis(800);
 
 /// The times of the operator's requests for a removed kind, by request.
-fn missed(trial: &Trial) -> BTreeMap<String, Vec<Instant>> {
+fn missed(trial: &FaultTest) -> BTreeMap<String, Vec<Instant>> {
     let mut missed: BTreeMap<String, Vec<Instant>> = BTreeMap::new();
     for record in trial.proxy.records() {
         let read = !record.call.is_write();
@@ -61,7 +61,7 @@ async fn f_63_a_kind_that_is_removed_and_installed_again_harms_no_other() -> Res
     let Some(control) = own().await? else {
         return Ok(());
     };
-    let Some(mut trial) = Trial::on(control, Life(PYTORCH), "f63").await? else {
+    let Some(mut trial) = FaultTest::on(control, Life(PYTORCH), "f63").await? else {
         return Ok(());
     };
     control.install(TENSORFLOW.operator).await?;
@@ -272,7 +272,7 @@ async fn f_64_a_server_that_comes_back_without_its_memory_is_listed_anew() -> Re
     };
     let mut second = Second::of(control).await?;
     let kubeconfig = second.start(control).await?;
-    let Some(mut trial) = Trial::on(control, Life(PYTORCH), "f64").await? else {
+    let Some(mut trial) = FaultTest::on(control, Life(PYTORCH), "f64").await? else {
         return Ok(());
     };
     trial.go_through(Proxy::start(&kubeconfig).await?).await?;

@@ -17,7 +17,7 @@ use training_testkit::proxy::{Action, Answer, Effect, Filter, Gate};
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 
 use super::campaign::{lasting, on, requests};
-use super::driver::{JOB, Phase, Trial, WORKER};
+use super::driver::{FaultTest, JOB, Phase, WORKER};
 use super::life::{Life, Target, WORKERS};
 use super::table::{
     F_10, F_10_MINUS, F_10_NONE, F_10_TEXT, F_11, F_12, F_13, F_14, F_15, F_16, F_18, F_18_STATUS,
@@ -53,7 +53,7 @@ async fn f_10_a_server_that_asks_for_time_in_no_way_we_know_is_asked_again() -> 
 
 /// One request gets this `Retry-After`; the job goes on after the wait.
 async fn long_wish(name: &str, seconds: &str, phase: Phase) -> Result<()> {
-    let Some(mut trial) = Trial::set_up(name).await? else {
+    let Some(mut trial) = FaultTest::set_up(name).await? else {
         return Ok(());
     };
     for now in Phase::ALL {
@@ -136,7 +136,7 @@ pub fn rarely(_before: usize) -> Duration {
 }
 
 /// The times at which each write to an object of the job was refused with this code.
-fn refusals(trial: &Trial, code: u16) -> BTreeMap<String, Vec<tokio::time::Instant>> {
+fn refusals(trial: &FaultTest, code: u16) -> BTreeMap<String, Vec<tokio::time::Instant>> {
     let mut refused: BTreeMap<String, Vec<tokio::time::Instant>> = BTreeMap::new();
     for record in trial.proxy.records() {
         let ours = record.call.namespace == trial.namespace() && record.call.is_job_write();
@@ -149,7 +149,7 @@ fn refusals(trial: &Trial, code: u16) -> BTreeMap<String, Vec<tokio::time::Insta
 }
 
 /// Waits until one write has been refused this often with this code.
-pub async fn until_refused(trial: &Trial, code: u16, times: usize) -> Result<()> {
+pub async fn until_refused(trial: &FaultTest, code: u16, times: usize) -> Result<()> {
     eventually("a write to be refused again and again", HANG, async || {
         let refused = refusals(trial, code);
         let most = refused.values().map(Vec::len).max().unwrap_or_default();
@@ -164,7 +164,11 @@ pub async fn until_refused(trial: &Trial, code: u16, times: usize) -> Result<()>
 
 /// No refused request was retried too early. Load only makes pauses longer, so this holds on every machine. Returns the most refusals of
 /// one request.
-pub fn assert_paced(trial: &Trial, code: u16, pause: impl Fn(usize) -> Duration) -> Result<usize> {
+pub fn assert_paced(
+    trial: &FaultTest,
+    code: u16,
+    pause: impl Fn(usize) -> Duration,
+) -> Result<usize> {
     let refused = refusals(trial, code);
     for (what, times) in &refused {
         for (n, pair) in times.windows(2).enumerate() {
@@ -225,7 +229,7 @@ async fn f_16_a_name_that_our_own_lost_create_took_is_ours() -> Result<()> {
 #[tokio::test]
 async fn f_03_f_16_a_pod_that_ran_before_its_lost_create_was_looked_up_counts_as_running()
 -> Result<()> {
-    let Some(mut trial) = Trial::set_up("f16runs").await? else {
+    let Some(mut trial) = FaultTest::set_up("f16runs").await? else {
         return Ok(());
     };
     trial.run_phase(Phase::Creating).await?;
@@ -262,7 +266,7 @@ async fn f_03_f_16_a_pod_that_ran_before_its_lost_create_was_looked_up_counts_as
 }
 
 async fn taken(kind: Kind) -> Result<()> {
-    let Some(mut trial) = Trial::of(Life(kind), "f17").await? else {
+    let Some(mut trial) = FaultTest::of(Life(kind), "f17").await? else {
         return Ok(());
     };
     let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
@@ -327,7 +331,7 @@ async fn f_18_what_is_gone_needs_no_delete_and_no_status() -> Result<()> {
 
 async fn quota(kind: Kind) -> Result<()> {
     let life = Life(kind);
-    let Some(mut trial) = Trial::of(life, "f20").await? else {
+    let Some(mut trial) = FaultTest::of(life, "f20").await? else {
         return Ok(());
     };
     let message = format!(
@@ -376,7 +380,7 @@ async fn f_20_a_quota_that_is_exceeded_is_told_and_waited_for() -> Result<()> {
 async fn permanent(kind: Kind) -> Result<()> {
     let life = Life(kind);
     for phase in [Phase::Creating, Phase::Running] {
-        let Some(mut trial) = Trial::of(life, "f24").await? else {
+        let Some(mut trial) = FaultTest::of(life, "f24").await? else {
             return Ok(());
         };
         let message = "Pod \"pt-worker-1\" is invalid: spec.containers[0].image: Required value";

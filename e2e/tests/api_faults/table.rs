@@ -167,7 +167,7 @@ pub const REQUESTS: [&Fault; 20] = [
 
 /// How a watch fault ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cure {
+pub enum Recovery {
     /// The operator recovers by itself while the fault goes on.
     None,
     /// The fault ends, and the operator notices by itself.
@@ -180,7 +180,7 @@ pub enum Cure {
 
 /// A watch fault.
 #[derive(Debug)]
-pub struct News {
+pub struct WatchFault {
     /// The prefix of its namespaces.
     pub name: &'static str,
     /// Which watches it breaks.
@@ -188,7 +188,7 @@ pub struct News {
     /// What it does to the watch of a resource; the version is an old one.
     pub action: fn(Life, &str, &str) -> Action,
     /// How it ends.
-    pub cure: Cure,
+    pub cure: Recovery,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,12 +198,12 @@ enum Whose {
     Pods,
 }
 
-impl News {
+impl WatchFault {
     const fn new(
         name: &'static str,
         on: Whose,
         action: fn(Life, &str, &str) -> Action,
-        cure: Cure,
+        cure: Recovery,
     ) -> Self {
         Self {
             name,
@@ -216,7 +216,7 @@ impl News {
     /// Flags that the operator needs for it.
     pub fn flags(&self) -> &'static [(&'static str, &'static str)] {
         // The operator notices silence only if it knows how long a watch may be silent.
-        if self.cure == Cure::End {
+        if self.cure == Recovery::End {
             &[("watch-timeout", "2s")]
         } else {
             &[]
@@ -271,71 +271,82 @@ fn expired() -> Value {
     }})
 }
 
-pub const F_30_TWO: News = News::new(
+pub const F_30_TWO: WatchFault = WatchFault::new(
     "f30two",
     Whose::All,
     |_, _, _| Action::DropEvery(2),
-    Cure::Relist,
+    Recovery::Relist,
 );
-pub const F_30_THREE: News = News::new(
+pub const F_30_THREE: WatchFault = WatchFault::new(
     "f30three",
     Whose::All,
     |_, _, _| Action::DropEvery(3),
-    Cure::Relist,
+    Recovery::Relist,
 );
-pub const F_30_SEVEN: News = News::new(
+pub const F_30_SEVEN: WatchFault = WatchFault::new(
     "f30seven",
     Whose::Pods,
     |_, _, _| Action::DropEvery(7),
-    Cure::Relist,
+    Recovery::Relist,
 );
-pub const F_31: News = News::new(
+pub const F_31: WatchFault = WatchFault::new(
     "f31jobs",
     Whose::Jobs,
     |_, _, _| events_with(&["\"type\":\"MODIFIED\""]),
-    Cure::Relist,
+    Recovery::Relist,
 );
-pub const F_32_TWO: News = News::new(
+pub const F_32_TWO: WatchFault = WatchFault::new(
     "f32two",
     Whose::All,
     |_, _, _| Action::RepeatEvents(2),
-    Cure::None,
+    Recovery::None,
 );
-pub const F_32_FIVE: News = News::new(
+pub const F_32_FIVE: WatchFault = WatchFault::new(
     "f32five",
     Whose::All,
     |_, _, _| Action::RepeatEvents(5),
-    Cure::None,
+    Recovery::None,
 );
-pub const F_33_JOBS: News = News::new("f33jobs", Whose::Jobs, |_, _, _| late(700), Cure::None);
-pub const F_33_PODS: News = News::new("f33pods", Whose::Pods, |_, _, _| late(700), Cure::None);
-pub const F_34_1: News = News::new("f34", Whose::All, |_, _, _| late(1000), Cure::None);
-pub const F_34_4: News = News::new("f34", Whose::All, |_, _, _| late(4000), Cure::None);
-pub const F_34_10: News = News::new("f34", Whose::All, |_, _, _| late(10_000), Cure::None);
-pub const F_34_60: News = News::new("f34", Whose::All, |_, _, _| late(60_000), Cure::None);
-pub const F_35: News = News::new(
+pub const F_33_JOBS: WatchFault =
+    WatchFault::new("f33jobs", Whose::Jobs, |_, _, _| late(700), Recovery::None);
+pub const F_33_PODS: WatchFault =
+    WatchFault::new("f33pods", Whose::Pods, |_, _, _| late(700), Recovery::None);
+pub const F_34_1: WatchFault =
+    WatchFault::new("f34", Whose::All, |_, _, _| late(1000), Recovery::None);
+pub const F_34_4: WatchFault =
+    WatchFault::new("f34", Whose::All, |_, _, _| late(4000), Recovery::None);
+pub const F_34_10: WatchFault =
+    WatchFault::new("f34", Whose::All, |_, _, _| late(10_000), Recovery::None);
+pub const F_34_60: WatchFault =
+    WatchFault::new("f34", Whose::All, |_, _, _| late(60_000), Recovery::None);
+pub const F_35: WatchFault = WatchFault::new(
     "f35",
     Whose::All,
     |_, _, _| Action::CloseWatchAfter(1),
-    Cure::None,
+    Recovery::None,
 );
-pub const F_36: News = News::new("f36", Whose::All, |_, _, _| Action::StallWatch, Cure::End);
-pub const F_37: News = News::new(
+pub const F_36: WatchFault = WatchFault::new(
+    "f36",
+    Whose::All,
+    |_, _, _| Action::StallWatch,
+    Recovery::End,
+);
+pub const F_37: WatchFault = WatchFault::new(
     "f37",
     Whose::All,
     |_, _, _| injected(&expired()),
-    Cure::Reopen,
+    Recovery::Reopen,
 );
-pub const F_38: News = News::new("f38", Whose::All, bookmark, Cure::Reopen);
-pub const F_39: News = News::new(
+pub const F_38: WatchFault = WatchFault::new("f38", Whose::All, bookmark, Recovery::Reopen);
+pub const F_39: WatchFault = WatchFault::new(
     "f39",
     Whose::All,
     |_, _, _| Action::InjectEvent(1, "{\"type\": nonsense}\n".into()),
-    Cure::Reopen,
+    Recovery::Reopen,
 );
 
 /// Events with Failed or Succeeded, or with a pod's node, can't be decoded.
-pub const F_39_LOST: News = News::new(
+pub const F_39_LOST: WatchFault = WatchFault::new(
     "f39lost",
     Whose::Pods,
     |_, _, _| {
@@ -350,11 +361,11 @@ pub const F_39_LOST: News = News::new(
             hit.then(|| b"{\"type\": nonsense}\n".to_vec())
         }))
     },
-    Cure::None,
+    Recovery::None,
 );
 
 /// All watch faults that are tested for each kind.
-pub const WATCHES: [&News; 12] = [
+pub const WATCHES: [&WatchFault; 12] = [
     &F_30_TWO,
     &F_30_THREE,
     &F_31,

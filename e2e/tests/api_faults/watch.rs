@@ -9,11 +9,11 @@ use training_testkit::proxy::{Action, Gate, Rule};
 use training_testkit::wait::{HANG, Seen, eventually};
 
 use super::campaign::{on, watches};
-use super::driver::{JOB, Phase, Trial, WORKER};
+use super::driver::{FaultTest, JOB, Phase, WORKER};
 use super::life::Life;
 use super::table::{
     F_30_SEVEN, F_30_THREE, F_30_TWO, F_31, F_32_FIVE, F_32_TWO, F_33_JOBS, F_33_PODS, F_34_1,
-    F_34_4, F_34_10, F_34_60, News, events_with,
+    F_34_4, F_34_10, F_34_60, WatchFault, events_with,
 };
 
 const ALL: &[&str] = &["pytorchjobs", "pods", "services"];
@@ -43,7 +43,7 @@ async fn f_31_no_change_of_a_job_is_ever_told() -> Result<()> {
 /// The response to a status write is lost, and so is the event: only a read shows the new version.
 async fn stored_in_silence(kind: Kind) -> Result<()> {
     let life = Life(kind);
-    let Some(mut trial) = Trial::of(life, "f31stored").await? else {
+    let Some(mut trial) = FaultTest::of(life, "f31stored").await? else {
         return Ok(());
     };
     trial.run_phase(Phase::Creating).await?;
@@ -79,9 +79,9 @@ async fn f_31_f_03_a_job_of_any_kind_is_read_if_neither_response_nor_event_shows
 async fn pods_in_silence(
     name: &str,
     lost: fn() -> Action,
-    happens: impl AsyncFn(&Trial) -> Result<()>,
+    happens: impl AsyncFn(&FaultTest) -> Result<()>,
 ) -> Result<()> {
-    let Some(mut trial) = Trial::set_up(name).await? else {
+    let Some(mut trial) = FaultTest::set_up(name).await? else {
         return Ok(());
     };
     let rule = || on(trial.namespace(), ("watch", "pods"), lost());
@@ -129,7 +129,7 @@ async fn f_31_no_end_of_a_pod_is_ever_told() -> Result<()> {
 
 /// No watch of pods shows anything, so only reads show that a pod vanished after its create.
 async fn vanishes_unseen(kind: Kind) -> Result<()> {
-    let Some(mut trial) = Trial::of(Life(kind), "f31unseen").await? else {
+    let Some(mut trial) = FaultTest::of(Life(kind), "f31unseen").await? else {
         return Ok(());
     };
     let gate = Gate::closed();
@@ -183,7 +183,7 @@ async fn f_33_news_of_pods_come_before_those_of_their_job() -> Result<()> {
 
 #[tokio::test]
 async fn f_34_news_are_late_while_writes_are_instant() -> Result<()> {
-    let late: &[&News] = if is_deep() {
+    let late: &[&WatchFault] = if is_deep() {
         &[&F_34_1, &F_34_10, &F_34_60]
     } else {
         &[&F_34_1, &F_34_4]
@@ -196,7 +196,7 @@ async fn f_34_news_are_late_while_writes_are_instant() -> Result<()> {
 
 #[tokio::test]
 async fn f_35_a_stream_that_ends_after_every_event_costs_no_list() -> Result<()> {
-    let Some(mut trial) = Trial::set_up("f35").await? else {
+    let Some(mut trial) = FaultTest::set_up("f35").await? else {
         return Ok(());
     };
     let rules: Vec<Rule> = ALL
@@ -230,7 +230,7 @@ async fn f_35_a_stream_that_ends_after_every_event_costs_no_list() -> Result<()>
 
 #[tokio::test]
 async fn f_36_a_stream_that_stalls_is_noticed() -> Result<()> {
-    let Some(trial) = Trial::set_up("f36").await? else {
+    let Some(trial) = FaultTest::set_up("f36").await? else {
         return Ok(());
     };
     let mut trial = trial.flag("watch-timeout", "2s");
@@ -276,7 +276,7 @@ async fn f_36_a_stream_that_stalls_is_noticed() -> Result<()> {
 
 #[tokio::test]
 async fn f_36_a_watch_that_broke_counts_as_open_when_it_is_answered_again() -> Result<()> {
-    let Some(mut trial) = Trial::set_up("f36up").await? else {
+    let Some(mut trial) = FaultTest::set_up("f36up").await? else {
         return Ok(());
     };
     trial.run_phase(Phase::Creating).await?;

@@ -74,19 +74,19 @@ async fn set_aside(control: &'static ControlPlane, kind: Kind) -> Result<()> {
     objects.create(&poison(kind, "after")).await?;
     match kind {
         SCHEDULED => serves_a_schedule(&world, &objects).await?,
-        _ => Life::shortest(kind).conduct(&world.actor("pt")).await?,
+        _ => Life::shortest(kind).run(&world.actor("pt")).await?,
     }
     if TRAINING.contains(&kind) {
         ends_what_is_invalid(&world, kind).await?;
     }
     for name in ["before", "after"] {
-        let events = look::events_with(client, namespace, name, "InvalidSpec").await?;
+        let events = read::events_with(client, namespace, name, "InvalidSpec").await?;
         ensure!(
             events.iter().all(|event| event.0 == "Warning"),
             "{events:?}"
         );
-        let pods = look::pods(client, namespace, name).await?;
-        ensure!(pods.is_empty(), "{name}: {:?}", look::names(&pods));
+        let pods = read::pods(client, namespace, name).await?;
+        ensure!(pods.is_empty(), "{name}: {:?}", read::names(&pods));
         let object = objects.get(name).await?;
         ensure!(object["status"].is_null(), "{}", object["status"]);
         // The auditor expects a state of every application at rest.

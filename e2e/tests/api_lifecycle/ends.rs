@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use e2e::World;
-use e2e::look;
+use e2e::read;
 use training_testkit::builders::pytorch_job;
 use training_testkit::job::{Condition, conditions};
 use training_testkit::kubelet::{State, lockstep};
@@ -42,8 +42,8 @@ async fn a_failed_worker_under_never_fails_the_job() -> Result<()> {
     assert_eq!(count(&job, "Worker", "failed"), 1);
     // With the default policy, running pods keep running.
     holds_for(STAYS, async || {
-        let pods = look::pods(&world.client, world.namespace(), "pt").await?;
-        anyhow::ensure!(pods.len() == 3, "{:?}", look::names(&pods));
+        let pods = read::pods(&world.client, world.namespace(), "pt").await?;
+        anyhow::ensure!(pods.len() == 3, "{:?}", read::names(&pods));
         Ok(())
     })
     .await?;
@@ -72,16 +72,16 @@ async fn a_finished_job_is_cleaned_up_as_its_policy_says() -> Result<()> {
             .await?;
         let job = world.jobs.until_true("pt", "Succeeded").await?;
         assert_eq!(count(&job, "Master", "succeeded"), 1, "{policy}");
-        look::until_children(&world.client, world.namespace(), "pt", left, left).await?;
+        read::until_children(&world.client, world.namespace(), "pt", left, left).await?;
         holds_for(STAYS, async || {
-            let pods = look::names(&look::pods(&world.client, world.namespace(), "pt").await?);
+            let pods = read::names(&read::pods(&world.client, world.namespace(), "pt").await?);
             anyhow::ensure!(pods == left, "{policy}: {pods:?}");
             Ok(())
         })
         .await?;
         // The next round waits for garbage collection, which proves the owner references.
         world.jobs.delete("pt").await?;
-        look::until_children(&world.client, world.namespace(), "pt", &[], &[]).await?;
+        read::until_children(&world.client, world.namespace(), "pt", &[], &[]).await?;
     }
     world.assert_clean(&operator).await
 }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use e2e::World;
-use e2e::look::{self, by_rank};
+use e2e::read::{self, by_rank};
 use serde_json::{Value, json};
 use training_testkit::builders::pytorch_job;
 use training_testkit::kubelet::lockstep;
@@ -20,9 +20,9 @@ async fn pods_and_services_are_the_published_ones() -> Result<()> {
         .create(&pytorch_job("pt").master().workers(2).build())
         .await?;
     let names = ["pt-master-0", "pt-worker-0", "pt-worker-1"];
-    look::until_children(&world.client, world.namespace(), "pt", &names, &names).await?;
-    let pods = look::pods(&world.client, world.namespace(), "pt").await?;
-    let services = look::services(&world.client, world.namespace(), "pt").await?;
+    read::until_children(&world.client, world.namespace(), "pt", &names, &names).await?;
+    let pods = read::pods(&world.client, world.namespace(), "pt").await?;
+    let services = read::services(&world.client, world.namespace(), "pt").await?;
     for (rank, number) in RANKS.into_iter().zip(0..) {
         golden_pod(by_rank(&pods, "pt", rank)?, &job, rank, number)?;
         golden_service(by_rank(&services, "pt", rank)?, &job, rank)?;
@@ -32,7 +32,7 @@ async fn pods_and_services_are_the_published_ones() -> Result<()> {
 
 fn golden_labels(rank: &str) -> Result<Value> {
     let (role, index) = rank.split_once('-').context("a rank without an index")?;
-    Ok(look::map(&[
+    Ok(read::map(&[
         (
             "training.kubeflow.org/operator-name",
             "pytorchjob-controller",

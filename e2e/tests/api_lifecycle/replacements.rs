@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use e2e::World;
-use e2e::look::{self, by_rank};
+use e2e::read::{self, by_rank};
 use serde_json::Value;
 use training_testkit::builders::pytorch_job;
 use training_testkit::control_plane::PYTORCH_OPERATOR;
@@ -15,12 +15,12 @@ use super::{run, succeeds_after_all};
 
 async fn replacement(world: &World, rank: &str, old: &str) -> Result<Value> {
     eventually(&format!("a new pod {rank}"), HANG, async || {
-        let pods = look::pods(&world.client, world.namespace(), "pt").await?;
+        let pods = read::pods(&world.client, world.namespace(), "pt").await?;
         let new = by_rank(&pods, "pt", rank)
             .ok()
             .filter(|pod| pod["metadata"]["uid"] != old);
         Ok(
-            new.map_or(Seen::NotYet(format!("{:?}", look::names(&pods))), |pod| {
+            new.map_or(Seen::NotYet(format!("{:?}", read::names(&pods))), |pod| {
                 Seen::Yes(pod.clone())
             }),
         )
@@ -29,7 +29,7 @@ async fn replacement(world: &World, rank: &str, old: &str) -> Result<Value> {
 }
 
 async fn uid(world: &World, rank: &str) -> Result<String> {
-    let pods = look::pods(&world.client, world.namespace(), "pt").await?;
+    let pods = read::pods(&world.client, world.namespace(), "pt").await?;
     let uid = by_rank(&pods, "pt", rank)?["metadata"]["uid"].as_str();
     Ok(uid.context("a pod without a uid")?.to_owned())
 }
@@ -54,7 +54,7 @@ async fn an_evicted_worker_is_replaced_under_on_failure() -> Result<()> {
     succeeds_after_all(&world).await?;
     let churn = world.auditor.summary()["Pod/pt-worker-1"];
     assert_eq!((churn.creates, churn.deletes), (2, 1));
-    let events = look::events_with(
+    let events = read::events_with(
         &world.client,
         world.namespace(),
         "pt",
@@ -92,7 +92,7 @@ async fn an_exit_code_decides_between_replacement_and_failure() -> Result<()> {
             .restart_policy("Worker", "ExitCode"),
     )
     .await?;
-    let pods = look::pods(&world.client, world.namespace(), "pt").await?;
+    let pods = read::pods(&world.client, world.namespace(), "pt").await?;
     assert_eq!(
         by_rank(&pods, "pt", "worker-0")?["spec"]["restartPolicy"],
         "Never"
@@ -129,7 +129,7 @@ async fn an_exit_code_decides_between_replacement_and_failure() -> Result<()> {
     // Events are written in parallel to the status, one after another.
     let place = format!("Pod: {}.pt-worker-0 exited with code", world.namespace());
     eventually("an event for each exit code", HANG, async || {
-        let events = look::events(&world.client, world.namespace(), "pt").await?;
+        let events = read::events(&world.client, world.namespace(), "pt").await?;
         let told = |code: u8| {
             let text = format!("{place} {code}");
             events

@@ -1,7 +1,7 @@
 //! What a job waits for, and what it does not wait for.
 
 use anyhow::Result;
-use e2e::{World, for_each_kind, look};
+use e2e::{World, for_each_kind, read};
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
@@ -87,8 +87,8 @@ async fn f20_an_exceeded_quota_is_told_and_waited_for() -> Result<()> {
         "{}",
         stalled.message
     );
-    let pods = look::pods(&world.client, world.namespace(), "pt").await?;
-    assert_eq!(pods.len(), 2, "{:?}", look::names(&pods));
+    let pods = read::pods(&world.client, world.namespace(), "pt").await?;
+    assert_eq!(pods.len(), 2, "{:?}", read::names(&pods));
     let raise = json!({ "spec": { "hard": { "pods": "5" } } });
     quotas
         .patch("two", &PatchParams::default(), &Patch::Merge(&raise))

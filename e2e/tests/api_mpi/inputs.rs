@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::{World, look};
+use e2e::{World, read};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
@@ -262,7 +262,7 @@ async fn a_worker_that_exits_with_zero_is_recreated_if_the_launcher_goes_on() ->
     kubelet.all_running(namespace, "pi").await?;
     world.jobs.until_true("pi", "Running").await?;
     until_recreated(&world, &State::Succeeded).await?;
-    look::events_with(&world.client, namespace, "pi", "WorkerExited").await?;
+    read::events_with(&world.client, namespace, "pi", "WorkerExited").await?;
     kubelet.all_running(namespace, "pi").await?;
     let again = |job: &Value| job["status"]["ready"] == "2/2" && job["status"]["restarts"] == 1;
     world.jobs.until("pi", "with its worker", again).await?;

@@ -1,7 +1,7 @@
 //! Runs of one application.
 
 use e2e::refusal::{Refusal, until_accepted, until_refused};
-use e2e::{World, look};
+use e2e::{World, read};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use training_testkit::kubelet::{bind, lockstep};
@@ -723,7 +723,7 @@ async fn an_application_whose_network_policy_is_refused_gets_no_driver_and_says_
     ensure!(text.contains(NO_POLICIES), "{text}");
     let reason = "SparkApplicationSubmissionFailed";
     let namespace = world.namespace();
-    let events = look::events_with(&world.client, namespace, "refused", reason).await?;
+    let events = read::events_with(&world.client, namespace, "refused", reason).await?;
     let told =
         |event: &(String, String, String)| event.1 == reason && event.2.contains(NO_POLICIES);
     ensure!(events.iter().any(told), "{events:?}");

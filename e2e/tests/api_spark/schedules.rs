@@ -163,7 +163,7 @@ async fn a_run_goes_on_while_the_ingress_of_a_former_one_has_its_url() -> Result
         .until_of(&second, "to say what it goes on without", told)
         .await?;
     let reason = "FailedCreateIngress";
-    e2e::look::events_with(&stage.client, stage.name(), &second, reason).await?;
+    e2e::read::events_with(&stage.client, stage.name(), &second, reason).await?;
     let driver = app.status.and_then(|s| s.driver_info.pod_name);
     let driver = driver.context("no driver")?;
     stage.ends(&driver, "driver", 0, "").await?;

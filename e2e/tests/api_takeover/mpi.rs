@@ -76,7 +76,7 @@ impl Left {
                 let owners = object.metadata.owner_references.iter().flatten();
                 if owners.clone().any(|owner| owner.kind == MPI.name) {
                     let object = serde_json::to_value(object)?;
-                    let place = format!("{kind}/{}", look::name(&object));
+                    let place = format!("{kind}/{}", read::name(&object));
                     let (uid, version) = version_of(&object);
                     all.insert(place, json!([uid, version]));
                 }

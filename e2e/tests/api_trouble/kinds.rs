@@ -101,7 +101,7 @@ async fn containers_that_do_not_start(kind: Kind) -> Result<()> {
     );
     assert_eq!(job["status"]["restarts"], 0, "waiting is no restart");
     for (_, reason, _) in ROWS {
-        look::events_with(&world.client, namespace, "pt", reason).await?;
+        read::events_with(&world.client, namespace, "pt", reason).await?;
         let times = if reason == "ImagePullBackOff" { 2 } else { 1 };
         assert!(told(&world, reason).await? <= times, "{reason}");
     }
@@ -179,7 +179,7 @@ async fn denied_pods(kind: Kind) -> Result<()> {
     );
     stays_untouched(&world).await?;
     assert!(
-        look::pods(&world.client, world.namespace(), "pt")
+        read::pods(&world.client, world.namespace(), "pt")
             .await?
             .is_empty()
     );

@@ -199,7 +199,7 @@ async fn f60_a_lost_launcher_is_given_up_with_the_right_for_it_and_its_job_makes
     .await?;
     kubelet.finish_deletes(true);
     until_mended(&world).await?;
-    let events = look::events_with(&world.client, namespace, "pi", "LostPodDeleted").await?;
+    let events = read::events_with(&world.client, namespace, "pi", "LostPodDeleted").await?;
     let told = events.iter().find(|e| e.1 == "LostPodDeleted");
     let told = told.context("no event")?;
     ensure!(
@@ -265,11 +265,11 @@ async fn mt_53_a_forged_launcher_is_named_once_and_the_job_goes_on() -> Result<(
     forged.metadata.finalizers = Some(vec!["test.trainyard.dev/seen".to_owned()]);
     pods.create(&PostParams::default(), &forged).await?;
     let reason = "UnknownLauncherPod";
-    look::events_with(&world.client, namespace, "pi", reason).await?;
+    read::events_with(&world.client, namespace, "pi", reason).await?;
     let seen = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
     pods.patch("forged", &PatchParams::default(), &seen).await?;
     ends_well(&world, &launcher).await?;
-    let events = look::events_with(&world.client, namespace, "pi", "MPIJobSucceeded").await?;
+    let events = read::events_with(&world.client, namespace, "pi", "MPIJobSucceeded").await?;
     let named: Vec<_> = events.iter().filter(|e| e.1 == reason).collect();
     ensure!(named.len() == 1, "{events:?}");
     ensure!(named[0].2.contains("pod forged "), "{events:?}");

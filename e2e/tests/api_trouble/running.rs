@@ -85,7 +85,7 @@ async fn an_edit_that_cant_run_stalls_a_job_that_runs_until_it_is_mended() -> Re
         "{message}"
     );
     assert_eq!(
-        look::pods(&world.client, world.namespace(), "pt")
+        read::pods(&world.client, world.namespace(), "pt")
             .await?
             .len(),
         2
@@ -112,8 +112,8 @@ async fn a_tf_job_scaled_beyond_the_longest_variable_stalls_and_goes_on() -> Res
         "{message}"
     );
     stays_untouched(&world).await?;
-    let pods = look::pods(&world.client, world.namespace(), "pt").await?;
-    assert_eq!(pods.len(), 2, "{:?}", look::names(&pods));
+    let pods = read::pods(&world.client, world.namespace(), "pt").await?;
+    assert_eq!(pods.len(), 2, "{:?}", read::names(&pods));
     world.jobs.merge("pt", &workers(1)).await?;
     until_it_goes_on(&world).await?;
     ends_well(&world).await?;

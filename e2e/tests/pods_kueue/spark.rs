@@ -1,9 +1,9 @@
 //! Spark applications in a queue: driver and executors are admitted and preempted together.
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::look;
-use e2e::pods::spark::{Diary, Entry, assert_one_run_at_a_time, state, until_go};
+use e2e::pods::spark::{ChangeLog, Entry, assert_one_run_at_a_time, state, until_go};
 use e2e::pods::{Site, Weight};
+use e2e::read;
 use serde_json::{Value, json};
 use training_testkit::is_deep;
 use training_testkit::wait::holds_for;
@@ -29,7 +29,7 @@ async fn assert_runs_as_admitted(queue: &Queue, app: &str) -> Result<()> {
     site.until_executors(app, "2/2").await?;
     let mut pods = site.spark_pods(app, "driver").await?;
     pods.extend(site.spark_pods(app, "executor").await?);
-    ensure!(pods.len() == 3, "{:?}", look::names(&pods));
+    ensure!(pods.len() == 3, "{:?}", read::names(&pods));
     assert_as_admitted(&pods);
     Ok(())
 }
@@ -38,7 +38,7 @@ async fn assert_runs_as_admitted(queue: &Queue, app: &str) -> Result<()> {
 async fn assert_waiting(queue: &Queue, app: &str) -> Result<()> {
     for role in ["driver", "executor"] {
         let pods = queue.site.spark_pods(app, role).await?;
-        ensure!(pods.is_empty(), "{:?}", look::names(&pods));
+        ensure!(pods.is_empty(), "{:?}", read::names(&pods));
     }
     let app = queue.site.jobs.get(app).await?;
     ensure!(state(&app) == "SUSPENDED", "{}", app["status"]);
@@ -68,7 +68,7 @@ async fn an_application_gives_way_with_its_executors_and_runs_again_when_there_i
         return Ok(());
     };
     let site = &queue.site;
-    let diary = Diary::of(site);
+    let changes = ChangeLog::of(site);
     site.until_go_file().await?;
     submit(&queue, "low", None).await?;
     assert_runs_as_admitted(&queue, "low").await?;
@@ -114,7 +114,7 @@ async fn an_application_gives_way_with_its_executors_and_runs_again_when_there_i
         let (reason, _) = queue.until_workload(app, "Finished", "True").await?;
         ensure!(reason == "Succeeded", "{app}: {reason}");
     }
-    let entries = diary.up_to(&last).await?;
+    let entries = changes.up_to(&last).await?;
     assert_turns(&entries)?;
     for (app, drivers) in all {
         let (states, had) = assert_one_run_at_a_time(&entries, app)?;

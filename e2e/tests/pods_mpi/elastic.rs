@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::look;
 use e2e::pods::{Site, Weight, eventually};
+use e2e::read;
 use serde_json::{Value, json};
 use training_testkit::wait::Seen;
 
@@ -45,9 +45,9 @@ async fn until_round_on(site: &Site, expected: &BTreeSet<String>) -> Result<()> 
 
 /// The workers' pods by name, with what distinguishes them from earlier pods of that name.
 async fn incarnations(site: &Site) -> Result<Vec<(String, Value)>> {
-    let mut pods = look::pods(&site.client, &site.namespace, "grows").await?;
-    pods.retain(|pod| look::name(pod).contains("-worker-"));
-    let uid = |pod: &Value| (look::name(pod), pod["metadata"]["uid"].clone());
+    let mut pods = read::pods(&site.client, &site.namespace, "grows").await?;
+    pods.retain(|pod| read::name(pod).contains("-worker-"));
+    let uid = |pod: &Value| (read::name(pod), pod["metadata"]["uid"].clone());
     Ok(pods.iter().map(uid).collect())
 }
 

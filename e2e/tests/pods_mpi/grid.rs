@@ -2,8 +2,8 @@
 //! of them repeatedly.
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::look;
 use e2e::pods::{Site, Weight, eventually};
+use e2e::read;
 use serde_json::{Value, json};
 use training_testkit::is_deep;
 use training_testkit::wait::Seen;
@@ -160,11 +160,11 @@ async fn until_failed_once(site: &Site, job: &str) -> Result<()> {
         Ok(match failed {
             Some(pod) => {
                 // It failed in the intended place.
-                let log = site.log(&look::name(pod)).await?;
+                let log = site.log(&read::name(pod)).await?;
                 assert_ranks_on(&log, &workers(job, 2))?;
                 Seen::Yes(())
             }
-            None => Seen::NotYet(format!("{:?}", look::names(&pods))),
+            None => Seen::NotYet(format!("{:?}", read::names(&pods))),
         })
     })
     .await

@@ -1,8 +1,8 @@
 //! A worker whose image becomes available late, from a registry.
 
 use anyhow::{Result, ensure};
-use e2e::look;
 use e2e::pods::{Site, Weight, eventually};
+use e2e::read;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{LogParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
@@ -60,7 +60,7 @@ async fn until_gate_waits(site: &Site, job: &str) -> Result<Value> {
         let Some(pod) = pods.first() else {
             return Ok(Seen::NotYet("no launcher".to_owned()));
         };
-        let log = site.pods().logs(&look::name(pod), &own).await?;
+        let log = site.pods().logs(&read::name(pod), &own).await?;
         let met = format!("{job}-worker-0.{job}.{}.svc answers", site.namespace);
         Ok(if log.contains(&met) {
             Seen::Yes(pod.clone())

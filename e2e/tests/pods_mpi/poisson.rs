@@ -1,8 +1,8 @@
 //! The example: four ranks that compute together, while pods are killed or the job is suspended.
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::look;
 use e2e::pods::{Site, Weight, after, attempt, container, eventually, example, said};
+use e2e::read;
 use serde_json::{Value, json};
 use training_testkit::builders::{Kind, MPI};
 use training_testkit::job::Jobs;
@@ -62,11 +62,11 @@ async fn the_example_solves_its_equation_on_both_workers_without_root() -> Resul
     said(&events, "Normal", "MPIJobCreated")?;
     said(&events, "Normal", "MPIJobRunning")?;
     eventually("no worker", async || {
-        let left = look::pods(&site.client, &site.namespace, "poisson").await?;
+        let left = read::pods(&site.client, &site.namespace, "poisson").await?;
         Ok(if left.len() == 1 {
             Seen::Yes(())
         } else {
-            Seen::NotYet(format!("{:?}", look::names(&left)))
+            Seen::NotYet(format!("{:?}", read::names(&left)))
         })
     })
     .await?;
@@ -109,7 +109,7 @@ async fn a_worker_that_is_killed_is_made_again_and_the_next_attempt_finds_it() -
     assert_eq!(attempt(&again), "0.1");
     site.until_true("poisson", "Succeeded").await?;
     let pods = launchers(&site, "poisson").await?;
-    ensure!(pods.len() >= 2, "{:?}", look::names(&pods));
+    ensure!(pods.len() >= 2, "{:?}", read::names(&pods));
     let saw = assert_solved_on(&log(&site, "poisson").await?, &workers("poisson", 2))?;
     site.finish(&format!("killed once, {} attempts, {saw}", pods.len()))
         .await
@@ -150,11 +150,11 @@ async fn a_job_of_v1_runs_over_ssh_as_well() -> Result<()> {
     let done = site.until_true("poisson", "Succeeded").await?;
     assert_eq!(done["spec"]["submittedAs"], "v1");
     // In v1 the launcher has the role master.
-    let pods = look::pods(&site.client, &site.namespace, "poisson").await?;
+    let pods = read::pods(&site.client, &site.namespace, "poisson").await?;
     let launcher = pods
         .iter()
         .find(|p| p["metadata"]["labels"]["training.kubeflow.org/job-role"] == "master");
-    ensure!(launcher.is_some(), "{:?}", look::names(&pods));
+    ensure!(launcher.is_some(), "{:?}", read::names(&pods));
     let saw = assert_solved_on(&log(&site, "poisson").await?, &workers("poisson", 2))?;
     site.finish(&saw).await
 }

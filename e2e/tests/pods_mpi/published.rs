@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::look;
 use e2e::pods::{Site, Weight};
+use e2e::read;
 use serde_json::{Value, json};
 use training_testkit::builders::{Kind, MPI};
 use training_testkit::job::{self, Jobs};
@@ -47,7 +47,7 @@ async fn runs(site: &Site, file: &str, mpi: &Mpi) -> Result<(Value, String)> {
     let kind = Kind { version, ..MPI };
     let jobs = Jobs::of(site.client.clone(), &site.namespace, &kind.resource());
     let stored = jobs.create(&job).await?;
-    let lost = look::lost(&job["spec"], &stored["spec"], "spec");
+    let lost = read::lost(&job["spec"], &stored["spec"], "spec");
     ensure!(lost.is_empty(), "{file}: {lost:?}");
     let name = job["metadata"]["name"].as_str().context("no name")?;
     let done = site.until_true(name, "Succeeded").await?;
@@ -98,7 +98,7 @@ async fn a_job_of_v1_runs_with_its_policy_beside_the_run_policy() -> Result<()> 
     assert_ranks_on(&log, &workers("mnist", 2))?;
     ensure!(done["spec"]["submittedAs"] == "v1", "{}", done["spec"]);
     // That policy takes effect: only the launcher's pods are left.
-    let launcher = look::names(&launchers(&site, "mnist").await?);
+    let launcher = read::names(&launchers(&site, "mnist").await?);
     let launcher: Vec<&str> = launcher.iter().map(String::as_str).collect();
     site.until_pods("mnist", &launcher).await?;
     site.finish("ranks on both, and both are gone").await

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail};
-use e2e::look;
 use e2e::pods::{
     MASTER, Row, Site, WORKER, Weight, attempt, container, created, eventually, no_longer_running,
     said, succeeded,
 };
+use e2e::read;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
@@ -112,7 +112,7 @@ async fn until_three_train(site: &Site, pods: &[&str], from: u32) -> Result<Opti
 
 /// The pods' uids by name.
 fn uids(pods: &[Value]) -> BTreeMap<String, Value> {
-    let uid = |pod: &Value| (look::name(pod), pod["metadata"]["uid"].clone());
+    let uid = |pod: &Value| (read::name(pod), pod["metadata"]["uid"].clone());
     pods.iter().map(uid).collect()
 }
 
@@ -233,7 +233,7 @@ async fn gang_restart(site: &Site) -> Result<Option<String>> {
         return Ok(None);
     };
 
-    let victim = look::by_rank(&before, "pt", "worker-1")?;
+    let victim = read::by_rank(&before, "pt", "worker-1")?;
     site.cluster.kill(container(victim)?)?;
     for pod in &before {
         let new = site.until_replaced(pod).await?;

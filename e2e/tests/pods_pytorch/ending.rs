@@ -1,8 +1,8 @@
 //! What a finished or deleted job leaves.
 
 use anyhow::{Result, ensure};
-use e2e::look;
 use e2e::pods::{Site, UNTIL_GO, Weight, eventually, pair, shell};
+use e2e::read;
 use training_testkit::wait::{Seen, holds_for};
 
 use super::STAYS;
@@ -31,7 +31,7 @@ async fn pods_are_cleaned_up_as_the_policy_says() -> Result<()> {
     }
     holds_for(STAYS, async || {
         for (_, name, left) in policies {
-            let pods = look::names(&look::pods(&site.client, &site.namespace, name).await?);
+            let pods = read::names(&read::pods(&site.client, &site.namespace, name).await?);
             ensure!(pods == left, "{name}: {pods:?}");
         }
         Ok(())
@@ -57,12 +57,12 @@ async fn i_28_a_deleted_job_takes_its_pods_and_services_along() -> Result<()> {
         "--wait=false",
     ])?;
     eventually("nothing of the job", async || {
-        let pods = look::pods(&site.client, &site.namespace, "pt").await?;
-        let services = look::services(&site.client, &site.namespace, "pt").await?;
+        let pods = read::pods(&site.client, &site.namespace, "pt").await?;
+        let services = read::services(&site.client, &site.namespace, "pt").await?;
         Ok(if pods.is_empty() && services.is_empty() {
             Seen::Yes(())
         } else {
-            let names = (look::names(&pods), look::names(&services));
+            let names = (read::names(&pods), read::names(&services));
             Seen::NotYet(format!("{names:?}"))
         })
     })

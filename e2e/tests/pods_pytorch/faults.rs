@@ -1,11 +1,11 @@
 //! Pods that fail, are killed or are removed, and how the job reports it.
 
 use anyhow::Result;
-use e2e::look;
 use e2e::pods::{
     Row, Site, UNTIL_GO, Weight, attempt, container, created, delete, failed, no_longer_running,
     pair, running, said, shell, succeeded,
 };
+use e2e::read;
 use kube::api::EvictParams;
 use serde_json::{Value, json};
 use training_testkit::job::{Condition, condition, counters, is_true};
@@ -198,7 +198,7 @@ async fn a_worker_deleted_by_a_user_is_made_again_once() -> Result<()> {
         let name = name(policy);
         site.until_running(&name, 2).await?;
         let worker = site.pod(&format!("{name}-worker-0")).await?;
-        delete(&site.pods(), &look::name(&worker)).await?;
+        delete(&site.pods(), &read::name(&worker)).await?;
         site.until_replaced(&worker).await?;
         let pods = site.until_running(&name, 2).await?;
         assert!(pods.iter().all(|pod| attempt(pod) == "0.0"), "{pods:?}");

@@ -1,10 +1,10 @@
 //! The limits of a run: its deadline, its backoff limit, and its TTL after it has finished.
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::look;
 use e2e::pods::{
     Row, Site, UNTIL_GO, Weight, created, eventually, failed, no_longer_running, pair, said, shell,
 };
+use e2e::read;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use training_testkit::job::condition;
@@ -58,8 +58,8 @@ async fn a_job_fails_at_its_deadline_and_says_what_still_runs() -> Result<()> {
     // Running leaves no pods; None keeps all of them running, and the status says so.
     site.until_no_pods("running").await?;
     holds_for(STAYS, async || {
-        let pods = look::pods(&site.client, &site.namespace, "none").await?;
-        ensure!(pods.len() == 2, "{:?}", look::names(&pods));
+        let pods = read::pods(&site.client, &site.namespace, "none").await?;
+        ensure!(pods.len() == 2, "{:?}", read::names(&pods));
         Ok(())
     })
     .await?;
@@ -147,11 +147,11 @@ async fn an_ended_job_is_deleted_with_all_its_objects_at_the_end_of_its_ttl() ->
         assert!(Timestamp::now() >= due, "{name} went before {due}");
         site.until_no_pods(name).await?;
         eventually("no services", async || {
-            let services = look::services(&site.client, &site.namespace, name).await?;
+            let services = read::services(&site.client, &site.namespace, name).await?;
             Ok(if services.is_empty() {
                 Seen::Yes(())
             } else {
-                Seen::NotYet(format!("{:?}", look::names(&services)))
+                Seen::NotYet(format!("{:?}", read::names(&services)))
             })
         })
         .await?;

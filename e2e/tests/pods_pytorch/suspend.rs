@@ -1,11 +1,11 @@
 //! Jobs that are suspended and resumed, as queueing systems do it, and restarted.
 
 use anyhow::Result;
-use e2e::look;
 use e2e::pods::{
     Row, Site, UNTIL_GO, Weight, active, attempt, created, eventually, no_longer_running, pair,
     running, said, shell, succeeded,
 };
+use e2e::read;
 use serde_json::{Value, json};
 use training_testkit::RESTART_REQUEST;
 use training_testkit::job::{Condition, is_true};
@@ -43,7 +43,7 @@ async fn a_suspended_job_has_no_pods_and_is_resumed_from_its_edited_template() -
     eventually("a suspended job without pods", async || {
         // The job is read first: no pod may still run that ran when the status showed none active.
         let job = site.jobs.get("pt").await?;
-        let pods = look::pods(&site.client, &site.namespace, "pt").await?;
+        let pods = read::pods(&site.client, &site.namespace, "pt").await?;
         if is_true(&job, "Suspended") && active(&job) == 0 {
             // A panic, because an error here would only be retried.
             assert!(pods.iter().all(is_spent), "{pods:?} with {}", job["status"]);
@@ -59,8 +59,8 @@ async fn a_suspended_job_has_no_pods_and_is_resumed_from_its_edited_template() -
         terminating > 0,
         "it was never suspended with terminating pods"
     );
-    let services = look::services(&site.client, &site.namespace, "pt").await?;
-    assert!(services.is_empty(), "{:?}", look::names(&services));
+    let services = read::services(&site.client, &site.namespace, "pt").await?;
+    assert!(services.is_empty(), "{:?}", read::names(&services));
     let message = "PyTorchJob pt is suspended.";
     let stopped = Condition::new("Running", "False", "PyTorchJobSuspended", message);
     let suspended = Condition::new("Suspended", "True", "PyTorchJobSuspended", message);

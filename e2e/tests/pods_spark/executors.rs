@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::look;
-use e2e::pods::spark::{APP_NAME, Diary, Entry, SUBMISSION};
+use e2e::pods::spark::{APP_NAME, ChangeLog, Entry, SUBMISSION};
 use e2e::pods::{Site, Weight, eventually};
+use e2e::read;
 use e2e::submit::recording::{self, Difference};
 use e2e::submit::sandbox::Sandbox;
 use e2e::submit::{IMAGE, arguments, recording::SUBMISSION as THEIRS};
@@ -67,7 +67,7 @@ impl Case {
     }
 
     fn name(&self) -> String {
-        look::name(&self.application)
+        read::name(&self.application)
     }
 
     /// The application as the other side submits it, with an owner there that our operator doesn't know.
@@ -88,9 +88,9 @@ impl Case {
 }
 
 /// The first executor that an application's driver creates, in its first stored version.
-async fn first_executor(diary: &Diary, site: &Site, app: &str) -> Result<Value> {
+async fn first_executor(changes: &ChangeLog, site: &Site, app: &str) -> Result<Value> {
     eventually(&format!("an executor of {app}"), async || {
-        let entries = diary.entries();
+        let entries = changes.entries();
         let label = |entry: &Entry, key: &str| entry.object["metadata"]["labels"][key].clone();
         let of = entries.iter().filter(|entry| label(entry, APP_NAME) == app);
         let of: Vec<&Entry> = of.collect();
@@ -171,7 +171,7 @@ fn submit(sandbox: &mut Sandbox, application: &Value) -> Result<()> {
     let cluster = parsed.clusters.first().and_then(|c| c.cluster.as_ref());
     let server = cluster.and_then(|c| c.server.as_ref());
     let master = format!("k8s://{}", server.context("no server")?);
-    let name = look::name(application);
+    let name = read::name(application);
     let made = arguments::submission(application, &name, &master, THEIRS)?;
     let mut command = vec!["/opt/spark/bin/spark-submit".to_owned()];
     command.extend(made.arguments);
@@ -185,7 +185,7 @@ fn submit(sandbox: &mut Sandbox, application: &Value) -> Result<()> {
 /// All differences between the executors of a case.
 async fn differences(case: &Case, ours: &Site, theirs: &Site) -> Result<Vec<Difference>> {
     manifest::apply(&ours.client, case.others.clone()).await?;
-    let diaries = (Diary::of(ours), Diary::of(theirs));
+    let changes = (ChangeLog::of(ours), ChangeLog::of(theirs));
     ours.jobs.create(&case.application).await?;
     let owner: ConfigMap = serde_json::from_value(json!({ "metadata": { "name": case.name() } }))?;
     let owner = Api::<ConfigMap>::namespaced(theirs.client.clone(), &theirs.namespace)
@@ -198,12 +198,12 @@ async fn differences(case: &Case, ours: &Site, theirs: &Site) -> Result<Vec<Diff
     });
     submitted.await??;
     let spark = plain(
-        &first_executor(&diaries.1, theirs, &case.name()).await?,
+        &first_executor(&changes.1, theirs, &case.name()).await?,
         theirs,
     )?;
-    let here = plain(&first_executor(&diaries.0, ours, &case.name()).await?, ours)?;
+    let here = plain(&first_executor(&changes.0, ours, &case.name()).await?, ours)?;
     for other in &case.others {
-        let (kind, name) = (other["kind"].as_str(), look::name(other));
+        let (kind, name) = (other["kind"].as_str(), read::name(other));
         ours.kubectl(&["delete", kind.unwrap_or_default(), &name])?;
     }
     // Deletes it, because the next drivers need the room.

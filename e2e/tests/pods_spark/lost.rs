@@ -1,9 +1,9 @@
 //! An application that loses executors, observed through its web UI and Prometheus until its TTL expires.
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::look;
 use e2e::pods::spark::{state, until_go};
 use e2e::pods::{Site, Weight, container, delete, eventually};
+use e2e::read;
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
@@ -57,9 +57,9 @@ async fn replaced(site: &Site, lost: &str) -> Result<Value> {
         .filter(|pod| pod["status"]["phase"] == "Running");
     let said = in_state(&app, "RUNNING");
     ensure!(
-        running.all(|pod| said.contains(&look::name(pod))) && state(&app) == "RUNNING",
+        running.all(|pod| said.contains(&read::name(pod))) && state(&app) == "RUNNING",
         "{said:?}, but there are {:?}",
-        look::names(&pods)
+        read::names(&pods)
     );
     Ok(app)
 }

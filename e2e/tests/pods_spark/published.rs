@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::look;
-use e2e::pods::spark::Diary;
+use e2e::pods::spark::ChangeLog;
 use e2e::pods::{Site, Weight, after, eventually};
+use e2e::read;
 use e2e::submit::IMAGE;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -83,13 +83,13 @@ async fn store(site: &Site, file: &str, dry_run: bool) -> Result<Value> {
         let wanted: DynamicObject = serde_json::from_value(object.clone())?;
         let stored = if dry_run {
             let strict = PatchParams::apply("user").dry_run().validation_strict();
-            let name = look::name(&object);
+            let name = read::name(&object);
             api.patch(&name, &strict, &Patch::Apply(&wanted)).await
         } else {
             api.create(&PostParams::default(), &wanted).await
         };
         let stored = serde_json::to_value(stored.with_context(|| file.to_owned())?)?;
-        let missing = look::lost(&object["spec"], &stored["spec"], "spec");
+        let missing = read::lost(&object["spec"], &stored["spec"], "spec");
         ensure!(missing.is_empty(), "{file}: {missing:?}");
         newest = stored;
     }
@@ -155,9 +155,9 @@ fn assert_shape(file: &str, role: &str, pod: &Value) -> Result<()> {
 }
 
 /// Runs one, and returns its output.
-async fn run(site: &Site, diary: &Diary, file: &str) -> Result<String> {
+async fn run(site: &Site, changes: &ChangeLog, file: &str) -> Result<String> {
     let mut stored = store(site, file, false).await?;
-    let mut app = look::name(&stored);
+    let mut app = read::name(&stored);
     if file == "spark-pi-scheduled" {
         // Three minutes would be too long.
         let soon = json!({ "spec": { "schedule": "@every 5s" } });
@@ -185,7 +185,7 @@ async fn run(site: &Site, diary: &Diary, file: &str) -> Result<String> {
     let log = site.log_of(&driver, "spark-kubernetes-driver").await?;
     let pi = after(&log, "Pi is roughly ")?.to_owned();
     for role in ["driver", "executor"] {
-        let entries = diary.up_to(&done).await?;
+        let entries = changes.up_to(&done).await?;
         let pod = entries.iter().rev().find(|entry| {
             let labels = &entry.object["metadata"]["labels"];
             entry.kind == "Pod"
@@ -223,9 +223,9 @@ async fn every_published_shape_comes_to_its_end() -> Result<()> {
     for file in files {
         // Some share a ConfigMap's name.
         let site = Site::spark(file, Weight::Heavy).await?;
-        let diary = Diary::of(&site);
+        let changes = ChangeLog::of(&site);
         let begun = std::time::Instant::now();
-        let said = run(&site, &diary, file).await?;
+        let said = run(&site, &changes, file).await?;
         saw.push(said.clone());
         site.finish(&format!("{said}, {:.0?}", begun.elapsed()))
             .await?;

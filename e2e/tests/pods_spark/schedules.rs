@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::pods::spark::{Diary, Entry, has_ended, until_go};
+use e2e::pods::spark::{ChangeLog, Entry, has_ended, until_go};
 use e2e::pods::{Site, Weight, eventually, example};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
@@ -102,7 +102,7 @@ fn runs(entries: &[Entry], schedule: &str) -> Runs {
 #[tokio::test]
 async fn runs_that_overlap_are_kept_apart_cut_short_or_let_be_as_the_policy_says() -> Result<()> {
     let site = Site::spark("spark-schedules", Weight::Light).await?;
-    let diary = Diary::of(&site);
+    let changes = ChangeLog::of(&site);
     let all = schedules(&site);
     // Longer than the interval, so that runs overlap.
     for (policy, script) in [
@@ -117,7 +117,7 @@ async fn runs_that_overlap_are_kept_apart_cut_short_or_let_be_as_the_policy_says
     all.create(&schedule("failing", "Allow", "exit 3")).await?;
 
     eventually("enough runs", async || {
-        let entries = diary.entries();
+        let entries = changes.entries();
         let of = |name: &str| runs(&entries, name);
         let (forbid, replace, allow, failing) =
             (of("forbid"), of("replace"), of("allow"), of("failing"));
@@ -138,7 +138,7 @@ async fn runs_that_overlap_are_kept_apart_cut_short_or_let_be_as_the_policy_says
         all.merge(name, &later).await?;
     }
     let (forbid, replace, allow, failing) = eventually("one old run of each", async || {
-        let entries = diary.entries();
+        let entries = changes.entries();
         let of = |name: &str| runs(&entries, name);
         let all = (of("forbid"), of("replace"), of("allow"), of("failing"));
         let rest = [&all.0, &all.2, &all.3];

@@ -1,7 +1,7 @@
 //! An application that is suspended while it runs, and resumed while its run still terminates.
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::pods::spark::{Diary, assert_one_run_at_a_time, state, until_go};
+use e2e::pods::spark::{ChangeLog, assert_one_run_at_a_time, state, until_go};
 use e2e::pods::{Site, Weight, after};
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 async fn suspended_in_the_middle_it_runs_again_only_when_nothing_of_the_old_run_is_left()
 -> Result<()> {
     let site = Site::spark("spark-suspend", Weight::Heavy).await?;
-    let diary = Diary::of(&site);
+    let changes = ChangeLog::of(&site);
     site.until_go_file().await?;
     site.jobs.create(&until_go("paused", 2)).await?;
     let before = site.until_executors("paused", "2/2").await?;
@@ -24,7 +24,7 @@ async fn suspended_in_the_middle_it_runs_again_only_when_nothing_of_the_old_run_
     site.go().await?;
     let app = site.until_completed("paused").await?;
 
-    let entries = diary.up_to(&app).await?;
+    let entries = changes.up_to(&app).await?;
     let (path, drivers) = assert_one_run_at_a_time(&entries, "paused")?;
     ensure!(drivers == 2, "{drivers} drivers");
     let from = path.iter().position(|state| state == "SUSPENDING");

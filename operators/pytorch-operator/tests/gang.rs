@@ -7,7 +7,7 @@ use training_core::{
     Availabilities, Availability, GroupKind, Mark, Observed, Provider, Step, plan,
 };
 use training_testkit::builders::Job;
-use training_testkit::world::{Fate, Move};
+use training_testkit::world::{Move, ReconcileEnd};
 
 fn under(provider: &str, job: Job) -> KindWorld {
     let mut world = world(job);
@@ -509,7 +509,7 @@ fn what_is_to_be_removed_of_another_operators_survives_a_crash_at_the_end() {
     let mut world = taken_over("volcano", GroupKind::Volcano);
     world.happen(Move::Finish(0));
     world.view_all();
-    world.happen(Move::Pass(Fate::Whole, true));
+    world.happen(Move::Pass(ReconcileEnd::Whole, true));
     world.happen(Move::Crash);
     assert_eq!(world.conditions().last().unwrap(), "Succeeded=True");
     assert_eq!(world.groups().count(), 1);

@@ -17,59 +17,59 @@ use histories::cases;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use training_testkit::explore::{explore, states};
-use training_testkit::world::Fate;
-use world::{Deed, World};
+use training_testkit::world::ReconcileEnd;
+use world::{Action, World};
 
 /// Likely actions have more numbers. Zeros are a harmless one, for shrinking.
-fn deed() -> impl Strategy<Value = Deed> {
+fn action() -> impl Strategy<Value = Action> {
     any::<(u8, u8, u8)>().prop_map(|(kind, pick, more)| {
         let even = more.is_multiple_of(2);
         match kind % 64 {
-            0..=9 => Deed::FullPass,
-            10..=19 => Deed::Pass(Fate::Whole, even),
-            20..=24 => Deed::Pass(Fate::CrashAfter(u32::from(pick % 8)), even),
-            25..=29 => Deed::Pass(Fate::LostAfter(u32::from(pick % 8)), even),
-            30..=34 => Deed::Deliver(pick % 3, more % 4, more / 4 % 4),
-            35 => Deed::Watch(pick),
-            36..=40 => Deed::Runs,
-            41..=44 => Deed::Ends(pick % 3),
-            45..=46 => Deed::Executor(pick),
-            47..=50 => Deed::Gone(pick),
-            51 => Deed::Vanish,
-            52 => Deed::Lose(pick),
-            53 => Deed::TakeDriver(even),
-            54 => Deed::TakeObject(pick),
-            55 => Deed::Refuse(pick % 4),
-            56 => Deed::Suspend(even),
-            57 => Deed::Suspend(false),
-            58 => Deed::Edit(pick % 3),
-            59 => Deed::Crash,
-            _ => Deed::Time(more % 40),
+            0..=9 => Action::FullPass,
+            10..=19 => Action::Pass(ReconcileEnd::Whole, even),
+            20..=24 => Action::Pass(ReconcileEnd::CrashAfter(u32::from(pick % 8)), even),
+            25..=29 => Action::Pass(ReconcileEnd::LostAfter(u32::from(pick % 8)), even),
+            30..=34 => Action::Deliver(pick % 3, more % 4, more / 4 % 4),
+            35 => Action::Watch(pick),
+            36..=40 => Action::Runs,
+            41..=44 => Action::Ends(pick % 3),
+            45..=46 => Action::Executor(pick),
+            47..=50 => Action::Gone(pick),
+            51 => Action::Vanish,
+            52 => Action::Lose(pick),
+            53 => Action::TakeDriver(even),
+            54 => Action::TakeObject(pick),
+            55 => Action::Refuse(pick % 4),
+            56 => Action::Suspend(even),
+            57 => Action::Suspend(false),
+            58 => Action::Edit(pick % 3),
+            59 => Action::Crash,
+            _ => Action::Time(more % 40),
         }
     })
 }
 
 /// A move of a kubelet, a driver or a user between reconciles.
-fn phase(kind: u8, pick: u8, more: u8) -> Deed {
+fn phase(kind: u8, pick: u8, more: u8) -> Action {
     match kind % 16 {
-        0..=3 => Deed::Runs,
-        4..=6 => Deed::Ends(pick),
-        7..=8 => Deed::Executor(pick),
-        9..=10 => Deed::Gone(pick),
-        11 => Deed::Vanish,
-        12 => Deed::Suspend(more.is_multiple_of(2)),
-        13 => Deed::Edit(pick % 3),
-        14 => Deed::Lose(pick),
-        _ => Deed::Time(more % 40),
+        0..=3 => Action::Runs,
+        4..=6 => Action::Ends(pick),
+        7..=8 => Action::Executor(pick),
+        9..=10 => Action::Gone(pick),
+        11 => Action::Vanish,
+        12 => Action::Suspend(more.is_multiple_of(2)),
+        13 => Action::Edit(pick % 3),
+        14 => Action::Lose(pick),
+        _ => Action::Time(more % 40),
     }
 }
 
 /// Late, reordered, repeated or lost watch events, with reconciles in between.
-fn disturbance(kind: u8, pick: u8, more: u8) -> Deed {
+fn disturbance(kind: u8, pick: u8, more: u8) -> Action {
     match kind % 4 {
-        0 => Deed::Deliver(pick % 2, more % 3, more / 4 % 3),
-        1 => Deed::Watch(pick),
-        _ => Deed::Pass(Fate::Whole, more.is_multiple_of(2)),
+        0 => Action::Deliver(pick % 2, more % 3, more / 4 % 3),
+        1 => Action::Watch(pick),
+        _ => Action::Pass(ReconcileEnd::Whole, more.is_multiple_of(2)),
     }
 }
 
@@ -114,12 +114,12 @@ proptest! {
         interval in prop::sample::select(&[0, 1, i64::MAX / 2, i64::MAX][..]),
         ttl in prop::sample::select(&[None, Some(0), Some(i64::MAX)][..]),
         policy in prop::sample::select(&["Never", "Always", "OnFailure"][..]),
-        deeds in vec((deed(), 0..CLOCKS.len()), 1..30),
+        actions in vec((action(), 0..CLOCKS.len()), 1..30),
     ) {
         let mut world = World::of(policy, interval, ttl);
-        for (deed, clock) in deeds {
+        for (action, clock) in actions {
             world.set_clock(CLOCKS[clock]);
-            world.happen(deed);
+            world.happen(action);
             // An idle plan that requests an immediate reconcile is a violation.
             world.full_pass();
             prop_assert!(world.breaches.is_empty(), "{:?}: {:?}", world.breaches, world.writes);
@@ -132,13 +132,13 @@ proptest! {
 
     #[test]
     fn i_01_to_i_31_hold_in_every_history_of_an_application(
-        deeds in vec(deed(), 1..60),
+        actions in vec(action(), 1..60),
         policy in prop::sample::select(&["Never", "Always", "OnFailure"][..]),
     ) {
         let mut world = World::new(policy);
-        for deed in deeds {
-            world.happen(deed);
-            prop_assert!(world.breaches.is_empty(), "{:?} after {deed:?}: {:?}", world.breaches, world.writes);
+        for action in actions {
+            world.happen(action);
+            prop_assert!(world.breaches.is_empty(), "{:?} after {action:?}: {:?}", world.breaches, world.writes);
         }
         world.run_until_settled(policy != "Always");
         prop_assert!(world.breaches.is_empty(), "{:?} at rest: {:?}", world.breaches, world.writes);
@@ -150,15 +150,15 @@ fn b_149_a_hundred_flips_of_suspend_leave_one_driver() {
     for policy in ["Never", "Always", "OnFailure"] {
         let mut world = World::new(policy);
         for flip in 0..100_u8 {
-            for deed in [
-                Deed::Suspend(flip.is_multiple_of(2)),
-                Deed::Deliver(1, 2, 2),
-                Deed::Pass(Fate::Whole, flip.is_multiple_of(3)),
-                Deed::Runs,
-                Deed::Executor(flip),
-                Deed::Gone(flip),
+            for action in [
+                Action::Suspend(flip.is_multiple_of(2)),
+                Action::Deliver(1, 2, 2),
+                Action::Pass(ReconcileEnd::Whole, flip.is_multiple_of(3)),
+                Action::Runs,
+                Action::Executor(flip),
+                Action::Gone(flip),
             ] {
-                world.happen(deed);
+                world.happen(action);
             }
         }
         world.run_until_settled(false);
@@ -170,23 +170,23 @@ fn b_149_a_hundred_flips_of_suspend_leave_one_driver() {
 #[test]
 fn a_run_that_begins_before_an_edit_is_seen_is_none_of_what_the_edit_asks_for() {
     let mut world = World::new("Never");
-    for deed in [
-        Deed::FullPass,
-        Deed::Edit(1),
-        Deed::FullPass,
-        Deed::Vanish,
-        Deed::FullPass,
-        Deed::FullPass,
-        Deed::Edit(2),
-        Deed::Pass(Fate::Whole, false),
-        Deed::FullPass,
-        Deed::Gone(0),
-        Deed::FullPass,
+    for action in [
+        Action::FullPass,
+        Action::Edit(1),
+        Action::FullPass,
+        Action::Vanish,
+        Action::FullPass,
+        Action::FullPass,
+        Action::Edit(2),
+        Action::Pass(ReconcileEnd::Whole, false),
+        Action::FullPass,
+        Action::Gone(0),
+        Action::FullPass,
     ] {
-        world.happen(deed);
+        world.happen(action);
         assert!(
             world.breaches.is_empty(),
-            "{:?} after {deed:?}",
+            "{:?} after {action:?}",
             world.breaches
         );
     }
@@ -198,8 +198,13 @@ fn cs8_no_state_that_some_moves_lead_to_breaks_a_law_or_keeps_the_application_fr
     let new = ["Never", "OnFailure"].map(|policy| World::new(policy).into_start());
     // A running application is many actions away from a new one.
     let running = new.clone().map(|mut world| {
-        for deed in [Deed::FullPass, Deed::FullPass, Deed::Runs, Deed::FullPass] {
-            world.happen(deed);
+        for action in [
+            Action::FullPass,
+            Action::FullPass,
+            Action::Runs,
+            Action::FullPass,
+        ] {
+            world.happen(action);
         }
         world
     });

@@ -35,7 +35,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 pub use class::Call;
-pub use rule::{Action, Answer, Applied, Change, Effect, Filter, Gate, Rule, Turn};
+pub use rule::{Action, Answer, Applied, Change, Effect, Filter, Gate, Rule, SerialLock};
 use socket::Socket;
 use stream::Broken;
 
@@ -178,7 +178,7 @@ impl Proxy {
         let (sender, receiver) = mpsc::unbounded_channel();
         self.add(&Rule::new(
             name,
-            Action::AnnounceInTurn(sender, Turn::default()),
+            Action::AnnounceInTurn(sender, SerialLock::default()),
             matches,
         ));
         receiver

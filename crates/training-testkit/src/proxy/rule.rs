@@ -98,7 +98,7 @@ pub enum Action {
     Announce(mpsc::UnboundedSender<Applied>),
     /// Like [`Action::Announce`], but one request after the other: the next one is forwarded only after the test has released the
     /// previous one. This lets a test stop the operator between two concurrent writes.
-    AnnounceInTurn(mpsc::UnboundedSender<Applied>, Turn),
+    AnnounceInTurn(mpsc::UnboundedSender<Applied>, SerialLock),
     /// Ends the stream properly after this many events.
     CloseWatchAfter(usize),
     /// Drops the event with this number, counted from one.
@@ -126,9 +126,9 @@ pub enum Action {
 
 /// A lock that forwards one request at a time.
 #[derive(Clone, Debug, Default)]
-pub struct Turn(Arc<Mutex<()>>);
+pub struct SerialLock(Arc<Mutex<()>>);
 
-impl Turn {
+impl SerialLock {
     pub(crate) async fn wait(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.0).lock_owned().await
     }

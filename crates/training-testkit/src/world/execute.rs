@@ -7,7 +7,7 @@ use training_core::{
 };
 
 use super::object::Place;
-use super::{Call, Fate, StatusOf, World, view};
+use super::{Call, ReconcileEnd, StatusOf, World, view};
 
 /// A call without a response.
 pub(super) enum Interruption {
@@ -320,7 +320,7 @@ impl<F: Lifecycle> World<F> {
 
 /// The calls of one reconcile.
 pub(super) struct Calls {
-    pub(super) fate: Fate,
+    pub(super) fate: ReconcileEnd,
     pub(super) made: u32,
 }
 

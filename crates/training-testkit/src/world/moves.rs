@@ -5,7 +5,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use training_core::{Lifecycle, PodPhase, Step, Trouble};
 
-use super::{Fate, World};
+use super::{ReconcileEnd, World};
 use crate::RESTART_REQUEST;
 
 /// Exit codes at the bounds of their meanings.
@@ -55,7 +55,7 @@ pub enum Move {
     /// Events of the job, of pods and of services arrive, at most this number of each.
     Deliver(u8, u8, u8),
     /// The operator reconciles from its caches.
-    Pass(Fate, bool),
+    Pass(ReconcileEnd, bool),
     /// The operator reconciles after all events have arrived.
     FullPass,
     /// The operator crashes and restarts.
@@ -83,12 +83,15 @@ impl Move {
     pub fn drawn(kind: u8, pick: u8, more: u8) -> Self {
         match kind % 80 {
             0..=11 => Self::FullPass,
-            12..=17 => Self::Pass(Fate::Whole, more.is_multiple_of(2)),
+            12..=17 => Self::Pass(ReconcileEnd::Whole, more.is_multiple_of(2)),
             18..=20 => Self::Pass(
-                Fate::CrashAfter(u32::from(pick % 5)),
+                ReconcileEnd::CrashAfter(u32::from(pick % 5)),
                 more.is_multiple_of(2),
             ),
-            21..=22 => Self::Pass(Fate::LostAfter(u32::from(pick % 5)), more.is_multiple_of(2)),
+            21..=22 => Self::Pass(
+                ReconcileEnd::LostAfter(u32::from(pick % 5)),
+                more.is_multiple_of(2),
+            ),
             23..=26 => Self::Deliver(pick % 3, more % 4, more / 4 % 4),
             28..=35 => Self::Run(pick),
             36..=37 => Self::Finish(pick),

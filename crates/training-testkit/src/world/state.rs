@@ -2,7 +2,7 @@
 
 use training_core::Lifecycle;
 
-use super::{Fate, Move, World};
+use super::{Move, ReconcileEnd, World};
 use crate::explore::{FIRST_VERSION, Model};
 
 impl<F: Lifecycle + Clone> World<F> {
@@ -19,17 +19,17 @@ impl<F: Lifecycle + Clone> Model for World<F> {
 
     fn moves() -> Vec<Move> {
         let fates = [
-            Fate::Whole,
-            Fate::CrashAfter(0),
-            Fate::CrashAfter(1),
-            Fate::CrashAfter(2),
-            Fate::LostAfter(0),
-            Fate::LostAfter(1),
+            ReconcileEnd::Whole,
+            ReconcileEnd::CrashAfter(0),
+            ReconcileEnd::CrashAfter(1),
+            ReconcileEnd::CrashAfter(2),
+            ReconcileEnd::LostAfter(0),
+            ReconcileEnd::LostAfter(1),
         ];
         let mut moves: Vec<Move> = fates.map(|fate| Move::Pass(fate, true)).to_vec();
         moves.extend([
-            Move::Pass(Fate::Whole, false),
-            Move::Pass(Fate::CrashAfter(1), false),
+            Move::Pass(ReconcileEnd::Whole, false),
+            Move::Pass(ReconcileEnd::CrashAfter(1), false),
             Move::Deliver(1, 0, 0),
             Move::Deliver(0, 1, 0),
             Move::Deliver(0, 0, 1),

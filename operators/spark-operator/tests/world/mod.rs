@@ -17,9 +17,9 @@ use spark_operator::lifecycle::{PlanInput, Rules, plan};
 use spark_operator::submission::Settings;
 use training_core::{PodPhase, Uid, Urgency};
 use training_testkit::world::feed::{Feed, Watched};
-use training_testkit::world::{Call, Fate};
+use training_testkit::world::{Call, ReconcileEnd};
 
-pub use state::Deed;
+pub use state::Action;
 
 use crate::made;
 use crate::scene::{set, typed, with};
@@ -213,7 +213,7 @@ impl World {
     /// Runs one reconcile with up-to-date caches.
     pub fn full_pass(&mut self) {
         self.deliver(u8::MAX, u8::MAX, u8::MAX);
-        self.reconcile(Fate::Whole, true);
+        self.reconcile(ReconcileEnd::Whole, true);
     }
 
     /// Reconciles with complete caches until nothing changes.
@@ -255,7 +255,7 @@ impl World {
 
     /// Runs one reconcile with the present caches. A status that may be written concurrently with the steps is written before or
     /// after them.
-    pub fn reconcile(&mut self, fate: Fate, status_before: bool) {
+    pub fn reconcile(&mut self, fate: ReconcileEnd, status_before: bool) {
         if self.deleted {
             return;
         }
@@ -282,7 +282,7 @@ impl World {
     fn execute(
         &mut self,
         plan: Plan,
-        calls: &mut (Fate, u32),
+        calls: &mut (ReconcileEnd, u32),
         status_before: bool,
     ) -> Result<(), StepError> {
         let mut later = plan.status;
@@ -334,7 +334,7 @@ impl World {
     }
 
     /// Sends one call. The inner result says whether the response arrives.
-    fn call(calls: &mut (Fate, u32)) -> Result<Result<(), StepError>, StepError> {
+    fn call(calls: &mut (ReconcileEnd, u32)) -> Result<Result<(), StepError>, StepError> {
         let (fate, at) = *calls;
         calls.1 += 1;
         match fate.call(at) {
@@ -344,7 +344,11 @@ impl World {
         }
     }
 
-    fn write_status(&mut self, next: &Value, calls: &mut (Fate, u32)) -> Result<(), StepError> {
+    fn write_status(
+        &mut self,
+        next: &Value,
+        calls: &mut (ReconcileEnd, u32),
+    ) -> Result<(), StepError> {
         let answer = Self::call(calls)?;
         if self.known_app.1 != self.app.1 {
             return Err(StepError::Fault);
@@ -383,7 +387,7 @@ impl World {
         }
     }
 
-    fn step(&mut self, step: &Step, calls: &mut (Fate, u32)) -> Result<(), StepError> {
+    fn step(&mut self, step: &Step, calls: &mut (ReconcileEnd, u32)) -> Result<(), StepError> {
         let answer = Self::call(calls)?;
         match step {
             Step::CreateOptional(make) if self.foreign.contains(&make.id()) => {
@@ -785,7 +789,7 @@ impl World {
         self.deliver(u8::MAX, u8::MAX, u8::MAX);
         let plan = self.plan();
         if plan.status.is_some() || !plan.steps.is_empty() {
-            self.reconcile(Fate::Whole, true);
+            self.reconcile(ReconcileEnd::Whole, true);
         } else if self.gone(0) || self.kubelets_move(finish) {
             // Their actions cause watch events.
         } else if let Some(at) = plan.requeue_at {

@@ -3,14 +3,14 @@
 use serde_json::json;
 use spark_operator::lifecycle::observed::Refusal;
 use training_testkit::explore::{FIRST_VERSION, Model};
-use training_testkit::world::Fate;
+use training_testkit::world::ReconcileEnd;
 
 use super::World;
 
 /// An action on an application.
 #[derive(Clone, Copy, Debug)]
-pub enum Deed {
-    Pass(Fate, bool),
+pub enum Action {
+    Pass(ReconcileEnd, bool),
     FullPass,
     Crash,
     Deliver(u8, u8, u8),
@@ -31,28 +31,28 @@ pub enum Deed {
 
 impl World {
     /// Performs an action.
-    pub fn happen(&mut self, deed: Deed) {
-        match deed {
-            Deed::Pass(fate, status_before) => self.reconcile(fate, status_before),
-            Deed::FullPass => self.full_pass(),
-            Deed::Crash => self.crash(),
-            Deed::Deliver(apps, pods, objects) => self.deliver(apps, pods, objects),
-            Deed::Watch(what) => self.trouble_watches(what),
-            Deed::Runs => self.driver_runs(),
-            Deed::Ends(code) => self.driver_ends(i32::from(code % 2)),
-            Deed::Executor(pick) => self.executor_moves(pick),
-            Deed::Gone(pick) => drop(self.gone(pick)),
-            Deed::Vanish => self.driver_vanishes(),
-            Deed::Lose(pick) => self.lose_object(pick),
-            Deed::TakeDriver(taken) => self.take_driver(taken),
-            Deed::TakeObject(pick) => self.take_object(pick),
-            Deed::Refuse(why) => {
+    pub fn happen(&mut self, action: Action) {
+        match action {
+            Action::Pass(fate, status_before) => self.reconcile(fate, status_before),
+            Action::FullPass => self.full_pass(),
+            Action::Crash => self.crash(),
+            Action::Deliver(apps, pods, objects) => self.deliver(apps, pods, objects),
+            Action::Watch(what) => self.trouble_watches(what),
+            Action::Runs => self.driver_runs(),
+            Action::Ends(code) => self.driver_ends(i32::from(code % 2)),
+            Action::Executor(pick) => self.executor_moves(pick),
+            Action::Gone(pick) => drop(self.gone(pick)),
+            Action::Vanish => self.driver_vanishes(),
+            Action::Lose(pick) => self.lose_object(pick),
+            Action::TakeDriver(taken) => self.take_driver(taken),
+            Action::TakeObject(pick) => self.take_object(pick),
+            Action::Refuse(why) => {
                 self.refuses = [None, Some(Refusal::Counted), Some(Refusal::Transient), None]
                     [usize::from(why)];
             }
-            Deed::Suspend(on) => self.edit("suspend", json!(on)),
-            Deed::Edit(n) => self.edit("arguments", json!([n.to_string()])),
-            Deed::Time(seconds) => self.later(i64::from(seconds)),
+            Action::Suspend(on) => self.edit("suspend", json!(on)),
+            Action::Edit(n) => self.edit("arguments", json!([n.to_string()])),
+            Action::Time(seconds) => self.later(i64::from(seconds)),
         }
     }
 
@@ -92,48 +92,48 @@ impl World {
 }
 
 impl Model for World {
-    type Move = Deed;
+    type Move = Action;
 
-    fn moves() -> Vec<Deed> {
+    fn moves() -> Vec<Action> {
         let fates = [
-            Fate::Whole,
-            Fate::CrashAfter(0),
-            Fate::CrashAfter(1),
-            Fate::CrashAfter(4),
-            Fate::LostAfter(0),
-            Fate::LostAfter(1),
-            Fate::LostAfter(4),
+            ReconcileEnd::Whole,
+            ReconcileEnd::CrashAfter(0),
+            ReconcileEnd::CrashAfter(1),
+            ReconcileEnd::CrashAfter(4),
+            ReconcileEnd::LostAfter(0),
+            ReconcileEnd::LostAfter(1),
+            ReconcileEnd::LostAfter(4),
         ];
-        let mut moves: Vec<Deed> = fates.map(|fate| Deed::Pass(fate, true)).to_vec();
+        let mut moves: Vec<Action> = fates.map(|fate| Action::Pass(fate, true)).to_vec();
         moves.extend([
-            Deed::Pass(Fate::Whole, false),
-            Deed::Deliver(1, 0, 0),
-            Deed::Deliver(0, 1, 0),
-            Deed::Deliver(0, 0, 1),
-            Deed::FullPass,
+            Action::Pass(ReconcileEnd::Whole, false),
+            Action::Deliver(1, 0, 0),
+            Action::Deliver(0, 1, 0),
+            Action::Deliver(0, 0, 1),
+            Action::FullPass,
             // All watches start over with lists.
-            Deed::Watch(3),
-            Deed::Runs,
-            Deed::Ends(0),
-            Deed::Ends(1),
-            Deed::Executor(0),
-            Deed::Gone(0),
-            Deed::Vanish,
-            Deed::Lose(0),
-            Deed::TakeDriver(true),
-            Deed::TakeDriver(false),
-            Deed::Refuse(1),
-            Deed::Refuse(2),
-            Deed::Refuse(0),
-            Deed::Suspend(true),
-            Deed::Suspend(false),
-            Deed::Edit(1),
-            Deed::Time(10),
+            Action::Watch(3),
+            Action::Runs,
+            Action::Ends(0),
+            Action::Ends(1),
+            Action::Executor(0),
+            Action::Gone(0),
+            Action::Vanish,
+            Action::Lose(0),
+            Action::TakeDriver(true),
+            Action::TakeDriver(false),
+            Action::Refuse(1),
+            Action::Refuse(2),
+            Action::Refuse(0),
+            Action::Suspend(true),
+            Action::Suspend(false),
+            Action::Edit(1),
+            Action::Time(10),
         ]);
         moves
     }
 
-    fn happen(&mut self, what: Deed) {
+    fn happen(&mut self, what: Action) {
         Self::happen(self, what);
         self.writes.clear();
     }

@@ -11,8 +11,8 @@ use futures::future::join_all;
 use tokio::sync::Mutex;
 
 use super::change::Change;
-use super::crew::{Setting, Successor};
 use super::ending::Ending;
+use super::operators::{Setting, Successor};
 use super::point::{COUNTS, Cut, Key, Plan, Restart};
 use super::stage::{Run, Stage};
 use crate::lives::Life;
@@ -162,7 +162,7 @@ fn has_met(earlier: &[Arc<Learned>], learned: &Learned, key: &Key) -> bool {
     earlier.any(|other| !histories(&other.orders, key).is_disjoint(&own))
 }
 
-/// What undisturbed runs have shown, by kind, gangs and reads; the tours of this process share it. The successor is not in the key,
+/// What undisturbed runs have shown, by kind, gangs and reads; the sweeps of this process share it. The successor is not in the key,
 /// because nobody kills the operator in these runs.
 type Known = BTreeMap<(&'static str, bool, bool), Lessons>;
 type Lessons = Arc<Mutex<Vec<Arc<Learned>>>>;
@@ -174,14 +174,14 @@ async fn known(setting: Setting) -> Lessons {
 }
 
 /// A running sweep.
-pub struct Tour {
+pub struct Sweep {
     setting: Setting,
     begun: Instant,
     stages: Vec<Stage>,
     figures: RefCell<Figures>,
 }
 
-impl Tour {
+impl Sweep {
     /// Creates so many stages, which run in parallel; `None` on a cluster with its own kubelet.
     pub async fn begin(stages: usize, setting: Setting) -> Result<Option<Self>> {
         let begun = Instant::now();
@@ -196,7 +196,7 @@ impl Tour {
     }
 
     /// R1: runs each life cycle undisturbed, and then with each of these cuts at each of these writes, if the run is selected.
-    pub async fn sweep(
+    pub async fn run(
         &mut self,
         lives: &[Life],
         cuts: &[Cut],
@@ -349,11 +349,11 @@ impl Tour {
         self.replay(vec![plan], Vec::new(), &learned).await
     }
 
-    /// Returns the results and writes of undisturbed runs of each life cycle. Makes only those runs that no tour with such a setting has
+    /// Returns the results and writes of undisturbed runs of each life cycle. Makes only those runs that no sweep with such a setting has
     /// made.
     async fn learn(&mut self, lives: &[Life]) -> Result<Vec<Arc<Learned>>> {
         let known = known(self.setting).await;
-        // Holds the lock during the runs, so that other tours wait for them and don't repeat them.
+        // Holds the lock during the runs, so that other sweeps wait for them and don't repeat them.
         let mut known = known.lock().await;
         let new: Vec<Life> = lives
             .iter()

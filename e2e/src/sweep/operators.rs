@@ -38,12 +38,12 @@ pub struct Setting {
 }
 
 /// A leading operator, and possibly a standby.
-pub(super) struct Crew {
+pub(super) struct Operators {
     working: OperatorProcess,
     waiting: Option<OperatorProcess>,
 }
 
-impl Crew {
+impl Operators {
     pub(super) async fn start(world: &World, kubeconfig: &Path, setting: Setting) -> Result<Self> {
         if setting.gangs {
             world.grant_gang("native").await?;
