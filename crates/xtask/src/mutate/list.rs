@@ -41,6 +41,9 @@ const TF: &str = "operators/tf-operator/src/framework.rs";
 const TF_CLUSTER: &str = "operators/tf-operator/src/cluster_spec.rs";
 const XGBOOST: &str = "operators/xgboost-operator/src/framework.rs";
 const MPI: &str = "operators/mpi-operator/src/lifecycle.rs";
+const MPI_ENDS: &str = "operators/mpi-operator/src/lifecycle/ends.rs";
+const MPI_LAUNCHER: &str = "operators/mpi-operator/src/lifecycle/launcher.rs";
+const MPI_REPORT: &str = "operators/mpi-operator/src/lifecycle/report.rs";
 const MPI_HOSTS: &str = "operators/mpi-operator/src/hosts.rs";
 const SPARK_RETRY: &str = "operators/spark-operator/src/lifecycle/retry.rs";
 const SPARK_CRON: &str = "operators/spark-operator/src/cron.rs";
@@ -483,7 +486,7 @@ pub const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "MPIJob: a launcher that was deleted at its TTL runs again",
-        file: MPI,
+        file: MPI_ENDS,
         from: "if policy.ttl_seconds_after_finished.is_none() || known.is_none_or(seen_to_go) {",
         to: "let _ = (known, seen_to_go);\n            if true {",
         tests: OF_MPI,
@@ -497,21 +500,21 @@ pub const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "MPIJob: the first failure of the launcher is reported, not the last",
-        file: MPI,
+        file: MPI_ENDS,
         from: ".max_by_key(|p| p.pod.version)",
         to: ".min_by_key(|p| p.pod.version)",
         tests: OF_MPI,
     },
     Mutation {
         name: "MPIJob: the launcher waits for no worker",
-        file: MPI,
+        file: MPI_LAUNCHER,
         from: "let may_run = !self.setup.waits_for_workers || self",
         to: "let may_run = true || self",
         tests: OF_MPI,
     },
     Mutation {
         name: "MPIJob: a job runs while a worker is missing",
-        file: MPI,
+        file: MPI_REPORT,
         from: "&& self.workers(census).all(runs)",
         to: "",
         tests: OF_MPI,
@@ -525,14 +528,14 @@ pub const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "MPIJob: a change of the launcher's template is not detected",
-        file: MPI,
+        file: MPI_LAUNCHER,
         from: "if made_from.is_some_and(|old| *old != self.launcher_digest(common, gang)) {",
         to: "if made_from.is_some_and(|_| false) {",
         tests: OF_MPI,
     },
     Mutation {
         name: "MPIJob: a resumed job keeps the disabled init container",
-        file: MPI,
+        file: MPI_LAUNCHER,
         from: "setup.main, gate)).to_string()",
         to: "setup.main, gate.is_none() && false)).to_string()",
         tests: OF_MPI,
