@@ -54,7 +54,7 @@ pub struct Killer<'a> {
 
 /// Whether to kill after a write.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum KillTime {
+enum KillDecision {
     LetLive,
     BetweenCreates,
     CleaningUp,
@@ -101,14 +101,14 @@ impl<'a> Killer<'a> {
             tokio::select! {
                 Some(write) = self.applied.recv() => {
                     match self.counted(&write) {
-                        KillTime::LetLive => write.release(),
-                        KillTime::CleaningUp => {
+                        KillDecision::LetLive => write.release(),
+                        KillDecision::CleaningUp => {
                             self.kills.while_cleaning += 1;
                             self.kill(Some(write)).await?;
                         }
-                        moment => {
+                        decision => {
                             self.kills.after_writes += 1;
-                            self.kills.between_creates += usize::from(moment == KillTime::BetweenCreates);
+                            self.kills.between_creates += usize::from(decision == KillDecision::BetweenCreates);
                             self.kill(Some(write)).await?;
                         }
                     }
@@ -126,9 +126,9 @@ impl<'a> Killer<'a> {
     }
 
     /// Counts a write, and returns whether to kill the operator now.
-    fn counted(&mut self, write: &Applied) -> KillTime {
+    fn counted(&mut self, write: &Applied) -> KillDecision {
         if write.code >= 300 {
-            return KillTime::LetLive;
+            return KillDecision::LetLive;
         }
         let random = &mut self.random;
         let job = self
@@ -143,18 +143,18 @@ impl<'a> Killer<'a> {
             job.last_deletes += 1;
             let hit = job.last_deletes == job.after_delete;
             return if hit {
-                KillTime::CleaningUp
+                KillDecision::CleaningUp
             } else {
-                KillTime::LetLive
+                KillDecision::LetLive
             };
         }
         job.ended |= ends(&write.call);
         if job.ended || !job.after.contains(&job.writes) {
-            KillTime::LetLive
+            KillDecision::LetLive
         } else if write.call.verb == "create" && job.creates < CREATES {
-            KillTime::BetweenCreates
+            KillDecision::BetweenCreates
         } else {
-            KillTime::Otherwise
+            KillDecision::Otherwise
         }
     }
 

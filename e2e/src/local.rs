@@ -233,7 +233,7 @@ pub struct Host {
 
 impl Host {
     /// Reads the host's current state for a test of these clusters.
-    pub fn poll(ours: &[&str]) -> Result<Self> {
+    pub fn read(ours: &[&str]) -> Result<Self> {
         let lines = |text: &str| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
         let mounts = fs::read_to_string("/proc/mounts")?;
         let rules = output(Command::new("nft").args(["list", "ruleset"]))?;
@@ -312,12 +312,12 @@ fn groups(mounts: &str, ours: &[&str]) -> BTreeSet<String> {
 
 /// A control plane in light mode.
 #[derive(Debug)]
-pub struct Light {
+pub struct LightCluster {
     child: Child,
     dir: PathBuf,
 }
 
-impl Light {
+impl LightCluster {
     /// Starts a control plane.
     pub fn start(program: &Program, name: &str) -> Result<Self> {
         let dir = program.home.join(name);
@@ -383,7 +383,7 @@ impl Light {
     }
 }
 
-impl Drop for Light {
+impl Drop for LightCluster {
     fn drop(&mut self) {
         // Without effect where the test has done so.
         let _ = self.child.kill();

@@ -225,7 +225,7 @@ async fn storm(jobs: usize, storm: Storm, lag: Option<Duration>) -> Result<()> {
             HANG,
             async || {
                 let ending = Ending::take(&world, &name, false).await?;
-                let difference = ending.difference(expected, life.likeness(), 0);
+                let difference = ending.difference(expected, life.comparison(), 0);
                 Ok(if difference.is_empty() {
                     Seen::Yes(())
                 } else {

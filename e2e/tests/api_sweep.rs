@@ -140,12 +140,12 @@ async fn sweep(kind: Kind, gangs: bool) -> Result<Option<(Figures, usize)>> {
         gangs,
         ..setting(kind, Successor::Itself)?
     };
-    let Some(mut sweep) = Sweep::begin(stages(gangs), setting).await? else {
+    let Some(mut running) = Sweep::begin(stages(gangs), setting).await? else {
         return Ok(None);
     };
     let (short, least) = short(kind);
     let least = if let Some(choice) = choice {
-        sweep
+        running
             .run(&[choice.life()], &Cut::ALL, Writes::All, |plan| {
                 choice.wants(plan)
             })
@@ -157,21 +157,23 @@ async fn sweep(kind: Kind, gangs: bool) -> Result<Option<(Figures, usize)>> {
         let lives = Life::of(kind).into_iter();
         let lives = lives.filter(|life| !(gangs && by_chance.contains(life)));
         let lives: Vec<Life> = lives.collect();
-        sweep.run(&lives, &Cut::ALL, Writes::All, |_| true).await?;
+        running
+            .run(&lives, &Cut::ALL, Writes::All, |_| true)
+            .await?;
         least * Cut::ALL.len()
     } else if gangs {
         let (lives, least) = self::gangs(kind);
-        sweep
+        running
             .run(&lives, &[Cut::After], Writes::All, of_a_group)
             .await?;
         least
     } else {
-        sweep
+        running
             .run(&short, &[Cut::After], Writes::New, |_| true)
             .await?;
         least
     };
-    Ok(Some((sweep.end().await?, least)))
+    Ok(Some((running.end().await?, least)))
 }
 
 /// Same as [`sweep`] with a kill at one write of each class; the rest depends on the successor.
@@ -185,15 +187,15 @@ async fn pairs(kind: Kind, successor: Successor) -> Result<Option<(Figures, usiz
     }) {
         return Ok(None);
     }
-    let Some(mut sweep) = Sweep::begin(stages(false), setting(kind, successor)?).await? else {
+    let Some(mut running) = Sweep::begin(stages(false), setting(kind, successor)?).await? else {
         return Ok(None);
     };
     let least = if let Some(plan) = choice.as_ref().and_then(Choice::plan) {
         // Which write of its class a pair takes depends on the other life cycles of its sweep.
-        sweep.alone(plan).await?;
+        running.alone(plan).await?;
         1
     } else if let Some(choice) = choice {
-        sweep
+        running
             .pairs(&[choice.life()], |plan| choice.wants(plan))
             .await?;
         0
@@ -207,10 +209,10 @@ async fn pairs(kind: Kind, successor: Successor) -> Result<Option<(Figures, usiz
             .into_iter()
             .filter(|life| (deep || PAIRED.contains(life)) && !endless(life));
         let lives: Vec<Life> = lives.collect();
-        sweep.pairs(&lives, |_| true).await?;
+        running.pairs(&lives, |_| true).await?;
         LEAST_CLASSES * lives.len()
     };
-    Ok(Some((sweep.end().await?, least)))
+    Ok(Some((running.end().await?, least)))
 }
 
 /// Which runs of a life cycle are sampled.
@@ -256,14 +258,14 @@ async fn sample(of: Sample, kind: Kind, life: Life) -> Result<Option<(Figures, u
         let Some(plan) = plan.filter(|_| choice.kind() == kind) else {
             return Ok(None);
         };
-        let Some(mut sweep) = Sweep::begin(1, setting).await? else {
+        let Some(mut running) = Sweep::begin(1, setting).await? else {
             return Ok(None);
         };
-        sweep.alone(plan).await?;
-        return Ok(Some((sweep.end().await?, 1)));
+        running.alone(plan).await?;
+        return Ok(Some((running.end().await?, 1)));
     }
     let deep = is_deep();
-    let Some(mut sweep) = Sweep::begin(stages(true), setting).await? else {
+    let Some(mut running) = Sweep::begin(stages(true), setting).await? else {
         return Ok(None);
     };
     let most = match of {
@@ -272,12 +274,12 @@ async fn sample(of: Sample, kind: Kind, life: Life) -> Result<Option<(Figures, u
         Sample::Stale | Sample::Reads => usize::MAX,
     };
     let wanted = match of {
-        Sample::Doubles => sweep.doubles(&[life], most).await?,
-        Sample::Stale => sweep.stale(&[life], most).await?,
-        Sample::Reads => sweep.reads(&[life], most).await?,
+        Sample::Doubles => running.doubles(&[life], most).await?,
+        Sample::Stale => running.stale(&[life], most).await?,
+        Sample::Reads => running.reads(&[life], most).await?,
     };
     eprintln!("{of:?} of {}:", kind.name);
-    let figures = sweep.end().await?;
+    let figures = running.end().await?;
     // When all runs are wanted, none is left to replace one that did not come again.
     let missed = if most == usize::MAX {
         figures.missed.len()

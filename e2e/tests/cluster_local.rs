@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::local::{Host, Light, Local, Program, kill};
+use e2e::local::{Host, LightCluster, Local, Program, kill};
 
 /// Far more than a slow machine needs.
 const LONG: Duration = Duration::from_mins(2);
@@ -30,7 +30,7 @@ fn starting_twice_is_starting_once() -> Result<()> {
     let _alone = alone();
     let program = Program::given("twice")?;
     let cluster = Local::new(&program, "e2e-twice")?;
-    let before = Host::poll(&[&cluster.name])?;
+    let before = Host::read(&[&cluster.name])?;
     // Files that the first start on a machine creates for all later ones don't count.
     cluster.up()?;
     cluster.down()?;
@@ -55,7 +55,7 @@ fn starting_twice_is_starting_once() -> Result<()> {
     cluster.assert_gone()?;
     let said = cluster.down()?;
     assert!(said.contains("there was no cluster"), "{said}");
-    Host::poll(&[&cluster.name])?.assert_as(&before)?;
+    Host::read(&[&cluster.name])?.assert_as(&before)?;
     assert_home_untouched(&program)?;
     eprintln!("ready after {ready:.1?}; the second start took {again:.1?}");
     Ok(())
@@ -66,7 +66,7 @@ fn two_clusters_stand_side_by_side() -> Result<()> {
     let _alone = alone();
     let program = Program::given("beside")?;
     let names = ["e2e-left", "e2e-right"];
-    let before = Host::poll(&names)?;
+    let before = Host::read(&names)?;
     let left = Local::new(&program, names[0])?;
     let right = Local::new(&program, names[1])?;
     let start = |cluster: &Local, pod: &str| {
@@ -91,7 +91,7 @@ fn two_clusters_stand_side_by_side() -> Result<()> {
     assert_eq!(right.kubectl(&pods)?, "pod/mine\n");
     right.down()?;
     right.assert_gone()?;
-    Host::poll(&names)?.assert_as(&before)?;
+    Host::read(&names)?.assert_as(&before)?;
     assert_home_untouched(&program)?;
     eprintln!("ready after {a:.1?} and {b:.1?}, each with a pod of its own");
     Ok(())
@@ -102,7 +102,7 @@ fn nothing_is_left_whatever_is_killed() -> Result<()> {
     let _alone = alone();
     let program = Program::given("killed")?;
     let cluster = Local::new(&program, "e2e-killed")?;
-    let before = Host::poll(&[&cluster.name])?;
+    let before = Host::read(&[&cluster.name])?;
     for victim in [
         "node-init",
         "etcd",
@@ -127,7 +127,7 @@ fn nothing_is_left_whatever_is_killed() -> Result<()> {
         let took = begun.elapsed();
         cluster
             .assert_gone()
-            .and_then(|()| Host::poll(&[&cluster.name])?.assert_as(&before))
+            .and_then(|()| Host::read(&[&cluster.name])?.assert_as(&before))
             .with_context(|| format!("after {victim} was killed"))?;
         eprintln!(
             "{victim} killed ({} processes): gone {took:.1?} later",
@@ -144,7 +144,7 @@ fn light_modes_stand_side_by_side_and_end_with_their_parent() -> Result<()> {
     let begun = Instant::now();
     let mut lights = Vec::new();
     for name in ["one", "two", "three"] {
-        lights.push(Light::start(&program, name)?);
+        lights.push(LightCluster::start(&program, name)?);
     }
     for light in &mut lights {
         light.until_ready()?;

@@ -217,7 +217,7 @@ fn a_job_that_ended_a_day_ago_goes_at_once() {
 #[test]
 fn suspension_and_resumption_leave_exactly_the_published_conditions() {
     let mut world = running(pt(2));
-    let first = world.state().started;
+    let first = world.durable_state().started;
     assert_eq!(world.conditions(), ["Created=True", "Running=True"]);
     world.tick(10);
     world.happen(Move::Suspend(true));
@@ -226,7 +226,7 @@ fn suspension_and_resumption_leave_exactly_the_published_conditions() {
         world.conditions(),
         ["Created=True", "Running=False", "Suspended=True"]
     );
-    assert_eq!(world.state().started, first);
+    assert_eq!(world.durable_state().started, first);
     let counts = world.status().replica_statuses.unwrap();
     assert!(counts.values().all(|c| c.active == 0));
     world.tick(10);
@@ -255,7 +255,7 @@ fn suspension_and_resumption_leave_exactly_the_published_conditions() {
             "Running=True KindRunning",
         ]
     );
-    assert!(world.state().started > first);
+    assert!(world.durable_state().started > first);
 }
 
 #[test]

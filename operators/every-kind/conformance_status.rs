@@ -74,7 +74,7 @@ fn a_job_whose_pods_all_run_says_so_and_when_it_began() {
         (running.type_.as_str(), running.reason.as_deref()),
         ("Running", Some(&*format!("{}Running", KIND.name)))
     );
-    assert_eq!(world.state().started, Some(began));
+    assert_eq!(world.durable_state().started, Some(began));
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn nothing_is_running_once_it_has_ended() {
         }
         world.settle();
         assert_eq!(world.conditions(), ["Created=True", "Running=False", end]);
-        assert_eq!(world.state().completed, Some(world.now));
+        assert_eq!(world.durable_state().completed, Some(world.now));
     }
 }
 

@@ -36,7 +36,7 @@ fn replacements(limit: i32, code: i32) -> usize {
         while let (None, Some(wake), false) = (
             world.pod(worker(0)),
             world.plan().requeue_at,
-            world.state().is_finished(),
+            world.durable_state().is_finished(),
         ) {
             world.now = wake;
             world.settle();
@@ -46,9 +46,9 @@ fn replacements(limit: i32, code: i32) -> usize {
             .iter()
             .filter(|w| **w == format!("create pod {}", worker(0)))
             .count();
-        if world.state().is_finished() {
+        if world.durable_state().is_finished() {
             assert_eq!(message(&world), BACKOFF);
-            assert_eq!(world.state().completed, Some(world.now));
+            assert_eq!(world.durable_state().completed, Some(world.now));
             return made;
         }
     }
@@ -150,7 +150,7 @@ fn b_088_a_quiet_job_ends_at_its_deadline_to_the_second() {
     world.settle();
     world.run_all();
     world.settle();
-    let start = world.state().started.unwrap();
+    let start = world.durable_state().started.unwrap();
     let wake = world.plan().requeue_at.unwrap();
     assert_eq!((wake - start).get_seconds(), 60);
     world.tick(59);
@@ -180,15 +180,23 @@ fn b_088_a_job_whose_spec_becomes_invalid_ends_at_its_deadline_also_beyond_its_l
     let mut world = world(pt(1).run_policy("activeDeadlineSeconds", 100)).started();
     world.fail(worker(0), 1);
     world.settle();
-    assert_eq!(world.state().counted_failures, 1);
+    assert_eq!(world.durable_state().counted_failures, 1);
     world.set(&format!("{WORKER}/replicas"), json!(-1));
     world.set("/spec/runPolicy/backoffLimit", json!(0));
     world.settle();
-    assert!(!world.state().is_finished(), "{:?}", world.conditions());
+    assert!(
+        !world.durable_state().is_finished(),
+        "{:?}",
+        world.conditions()
+    );
     let left = world.plan().requeue_at.unwrap() - world.now;
     world.tick(left.get_seconds());
     world.settle();
-    assert!(world.state().is_finished(), "{:?}", world.conditions());
+    assert!(
+        world.durable_state().is_finished(),
+        "{:?}",
+        world.conditions()
+    );
     assert_eq!(world.plan().requeue_at, None);
 }
 
@@ -433,7 +441,7 @@ fn i_20_the_status_of_a_thousand_restarted_workers_stays_small_and_all_come_back
         }
     }
     assert_eq!(
-        world.state().counted_failures,
+        world.durable_state().counted_failures,
         1_000,
         "every failure counts once"
     );

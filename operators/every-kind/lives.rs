@@ -71,7 +71,11 @@ fn b_090_neither_deadline_nor_time_to_live_runs_while_suspended() {
         world.happen(Move::Suspend(false));
         world.settle();
         assert_eq!(last(&world), "Suspended=False");
-        assert_eq!(world.state().started, Some(world.now), "counted anew");
+        assert_eq!(
+            world.durable_state().started,
+            Some(world.now),
+            "counted anew"
+        );
     }
 }
 
@@ -154,7 +158,7 @@ fn b_147_a_wiped_status_makes_nothing_again() {
 #[test]
 fn b_145_policies_that_change_after_the_end_are_followed_and_restart_nothing() {
     for mut world in ended() {
-        let end = world.state().completed.unwrap();
+        let end = world.durable_state().completed.unwrap();
         world.set("/spec/runPolicy/cleanPodPolicy", json!("All"));
         world.set("/spec/runPolicy/backoffLimit", json!(9));
         world.settle();

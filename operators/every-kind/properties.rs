@@ -56,7 +56,7 @@ fn hosts<F: Framework>(_: &F) -> &'static [ObjectKind] {
 
 /// The job's state, without times.
 fn standing(world: &KindWorld) -> String {
-    let state = world.state();
+    let state = world.durable_state();
     let conditions = state.conditions.iter();
     let conditions: Vec<_> = conditions.map(|c| (&c.type_, &c.status)).collect();
     let pods = world.pods();
@@ -177,7 +177,7 @@ proptest! {
         prop_assert!(world.breaches.is_empty(), "{:?} at rest", world.breaches);
         world.run_until_settled(true);
         prop_assert!(world.breaches.is_empty(), "{:?} at the end", world.breaches);
-        let ended = world.state().is_finished();
+        let ended = world.durable_state().is_finished();
         let waits = world.job().is_none_or(|job| {
             let roles = framework().roles(job);
             let decides = roles.is_ok_and(|r| r.iter().any(|r| r.is_master && r.replicas > 0));

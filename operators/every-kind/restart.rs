@@ -61,7 +61,7 @@ fn an_end_always_has_its_time() {
         world.fail(worker(0), code);
         world.tick(3);
         world.settle();
-        assert_eq!(world.state().completed, Some(world.now), "{policy}");
+        assert_eq!(world.durable_state().completed, Some(world.now), "{policy}");
     }
 }
 
@@ -100,7 +100,7 @@ fn i_22_a_failure_is_stored_before_its_pod_goes() {
             &*format!("create pod {}", worker(0)),
         ]
     );
-    assert_eq!(world.state().counted_failures, 1);
+    assert_eq!(world.durable_state().counted_failures, 1);
 }
 
 #[test]
@@ -181,7 +181,10 @@ fn a_disruption_costs_nothing_but_is_a_new_attempt_also_under_never() {
     }
     assert_eq!(world.conditions(), ["Created=True", "Running=True"]);
     assert_eq!(
-        (world.state().counted_failures, world.state().recreated),
+        (
+            world.durable_state().counted_failures,
+            world.durable_state().recreated
+        ),
         (0, 2)
     );
 }
@@ -202,7 +205,7 @@ fn f_61_a_pod_that_a_disruption_failed_is_replaced_free_of_charge_under_every_po
             "{policy}"
         );
         assert_ne!(world.pod(worker(0)).map(|p| p.uid), Some(old));
-        assert_eq!(world.state().counted_failures, 0, "{policy}");
+        assert_eq!(world.durable_state().counted_failures, 0, "{policy}");
     }
 }
 
@@ -319,7 +322,7 @@ fn b_153_a_deleted_pod_is_made_again_free_of_charge_and_a_finished_one_never() {
         world.pod(worker(0)).map(|p| p.phase),
         Some(PodPhase::Pending)
     );
-    assert_eq!(world.state().counted_failures, 0);
+    assert_eq!(world.durable_state().counted_failures, 0);
     world.finish(worker(1));
     world.settle();
     world.happen(Move::Vanish(2));
@@ -369,7 +372,7 @@ fn a_gang_restarts_together_and_its_finished_replicas_run_again() {
         Some("Failed=True")
     );
     assert_eq!(
-        world.state().counted_failures,
+        world.durable_state().counted_failures,
         1,
         "all failures of a gang attempt count once"
     );
@@ -401,11 +404,11 @@ fn a_gang_restarts_some_seconds_after_a_failure_unless_the_job_ends_meanwhile() 
             .map(|at| (at - failed).get_seconds()),
         Some(5)
     );
-    assert_eq!(world.state().counted_failures, 0);
+    assert_eq!(world.durable_state().counted_failures, 0);
     let mut ends = world.clone();
     world.tick(5);
     world.settle();
-    assert_eq!(world.state().counted_failures, 1);
+    assert_eq!(world.durable_state().counted_failures, 1);
     if CHIEF_DECIDES {
         ends.finish(CHIEF);
         ends.settle();
@@ -451,7 +454,11 @@ fn a_gang_restarts_at_once_where_waiting_gains_nothing() {
         change(&mut world, &mut trouble);
         world.fail_as(worker(1), Some(code), trouble);
         world.settle();
-        assert_eq!(world.state().gang_attempt, u32::from(!waits), "row {row}");
+        assert_eq!(
+            world.durable_state().gang_attempt,
+            u32::from(!waits),
+            "row {row}"
+        );
     }
 }
 
@@ -466,7 +473,7 @@ fn a_gang_restarts_when_a_pod_fails_whose_sidecar_ended_last() {
     };
     world.fail_as(worker(1), Some(0), trouble);
     world.settle();
-    assert_eq!(world.state().gang_attempt, 1);
+    assert_eq!(world.durable_state().gang_attempt, 1);
 }
 
 #[test]
@@ -482,9 +489,9 @@ fn a_gang_does_not_restart_when_an_init_container_fails_that_the_kubelet_would_r
         };
         world.fail_as(worker(1), None, trouble);
         world.settle();
-        assert_eq!(world.state().counted_failures, counted, "{policy}");
+        assert_eq!(world.durable_state().counted_failures, counted, "{policy}");
         let recreated = if is_alone { 1 } else { all };
-        assert_eq!(world.state().recreated, recreated, "{policy}");
+        assert_eq!(world.durable_state().recreated, recreated, "{policy}");
     }
 }
 
@@ -522,29 +529,33 @@ fn a_requested_restart_replaces_all_pods_once_and_costs_nothing_of_the_backoff_l
     world.settle();
     world.happen(Move::RequestRestart(1));
     world.settle();
-    assert_eq!(world.state().gang_attempt, 1, "the request is handled");
+    assert_eq!(
+        world.durable_state().gang_attempt,
+        1,
+        "the request is handled"
+    );
     world.happen(Move::RequestRestart(2));
     world.settle();
-    assert_eq!(world.state().gang_attempt, 2);
+    assert_eq!(world.durable_state().gang_attempt, 2);
 }
 
 #[test]
 fn a_restart_requested_before_the_run_starts_or_while_it_is_suspended_is_only_noted() {
     let mut world = world(pt(1).annotation("trainyard.dev/restart-request", "0"));
     world.settle();
-    assert_eq!(world.state().gang_attempt, 0);
+    assert_eq!(world.durable_state().gang_attempt, 0);
     world.happen(Move::Suspend(true));
     world.settle();
     world.happen(Move::Gone(0));
     world.happen(Move::Gone(0));
-    let attempt = world.state().gang_attempt;
+    let attempt = world.durable_state().gang_attempt;
     world.happen(Move::RequestRestart(1));
     world.settle();
     world.happen(Move::Suspend(false));
     world.settle();
     world.run_all();
     world.settle();
-    let state = world.state();
+    let state = world.durable_state();
     assert_eq!((state.gang_attempt, state.recreated), (attempt, 0));
 }
 
@@ -698,7 +709,11 @@ fn b_147_a_wiped_status_or_a_changed_attempt_never_makes_a_loop() {
             world.fail(worker(0), 1);
             world.writes.clear();
             world.reconciles(10);
-            assert_eq!(world.state().counted_failures, 1, "{attempt} {scope}");
+            assert_eq!(
+                world.durable_state().counted_failures,
+                1,
+                "{attempt} {scope}"
+            );
             // A full restart waits for the chief; a high attempt waits as long as any.
             world.happen(Move::Gone(0));
             world.tick(300);
@@ -724,15 +739,15 @@ fn i_22_a_failure_is_counted_once_whenever_the_operator_dies() {
             world.fail(worker(0), 137);
             for _ in 0..2 {
                 world.happen(Move::Deliver(9, 9, 9));
-                let fate = if lost {
+                let end = if lost {
                     ReconcileEnd::LostAfter(call)
                 } else {
                     ReconcileEnd::CrashAfter(call)
                 };
-                world.happen(Move::Pass(fate, true));
+                world.happen(Move::Pass(end, true));
             }
             world.settle();
-            assert_eq!(world.state().counted_failures, 1, "call {call}");
+            assert_eq!(world.durable_state().counted_failures, 1, "call {call}");
             assert_eq!(world.pod(worker(0)).unwrap().attempt.to_string(), "0.1");
         }
     }

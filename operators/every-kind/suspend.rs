@@ -29,7 +29,7 @@ fn b_091_a_job_created_suspended_has_nothing_but_its_conditions() {
     );
     assert_eq!(
         (
-            world.state().started,
+            world.durable_state().started,
             world.pod_names().len(),
             world.services().len()
         ),
@@ -40,10 +40,14 @@ fn b_091_a_job_created_suspended_has_nothing_but_its_conditions() {
     world.happen(Move::Suspend(false));
     world.settle();
     assert_eq!(
-        (world.state().started, world.pod_names().len()),
+        (world.durable_state().started, world.pod_names().len()),
         (Some(world.now), 3)
     );
-    assert_eq!(world.state().gang_attempt, 0, "nothing had run before");
+    assert_eq!(
+        world.durable_state().gang_attempt,
+        0,
+        "nothing had run before"
+    );
 }
 
 #[test]
@@ -52,7 +56,7 @@ fn a_suspended_job_keeps_its_counts_truthful_until_its_pods_are_gone() {
     world.settle();
     world.run_all();
     world.settle();
-    let start = world.state().started;
+    let start = world.durable_state().started;
     world.tick(7);
     world.happen(Move::Suspend(true));
     world.writes.clear();
@@ -78,7 +82,7 @@ fn a_suspended_job_keeps_its_counts_truthful_until_its_pods_are_gone() {
     world.happen(Move::Gone(0));
     world.settle();
     assert_eq!(counts(&world), by_role([0; 3], [0; 3]));
-    assert_eq!(world.state().started, start);
+    assert_eq!(world.durable_state().started, start);
     world.tick(100_000);
     assert!(world.plan().is_idle());
     let told = world
@@ -128,7 +132,7 @@ fn a_resumed_job_starts_anew_from_its_present_template() {
     world.set(&format!("{WORKER}/replicas"), json!(replicas(2)));
     world.happen(Move::Suspend(false));
     world.settle();
-    assert_eq!(world.state().started, Some(world.now));
+    assert_eq!(world.durable_state().started, Some(world.now));
     assert_eq!(
         reasons(&world),
         [
@@ -279,7 +283,7 @@ fn pods_of_a_job_that_another_operator_suspended_are_of_the_former_run() {
     world.happen(Move::Delete(0));
     world.happen(Move::Delete(1));
     world.settle();
-    assert_eq!(world.state().gang_attempt, 1);
+    assert_eq!(world.durable_state().gang_attempt, 1);
     assert_eq!(
         world.conditions().last().map(String::as_str),
         Some("Suspended=False")

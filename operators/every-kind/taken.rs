@@ -53,7 +53,11 @@ pub fn object(step: &Step) -> Value {
 fn executor<F: Framework>(_: &F, client: Client) -> Executor {
     let (leads, deadline) = (Arc::new(|| true), Duration::from_mins(10));
     let caller = Caller::new(client, leads, deadline, F::OPERATOR);
-    Executor::new::<F>(Arc::new(caller), feed::parent::<F>(), Children::default())
+    Executor::new::<F>(
+        Arc::new(caller),
+        feed::owner_kind::<F>(),
+        Children::default(),
+    )
 }
 
 /// Executes a step whose object's name is taken. Returns the requests, why the job waits if it does, and whether the object is the
@@ -115,11 +119,11 @@ async fn b_040_a_taken_name_is_ours_only_with_our_uid_as_owner() {
                 let what = format!("{kind} {name}, {whose}: {asked:?}");
                 assert_eq!((reason, is_ours), (waits, waits.is_none()), "{what}");
                 // Nothing else is asked: what is there stays as it is.
-                let [create, poll] = asked.as_slice() else {
+                let [create, read] = asked.as_slice() else {
                     panic!("{what}")
                 };
                 assert!(create.starts_with("POST /"), "{what}");
-                let read = poll.strip_prefix("GET /");
+                let read = read.strip_prefix("GET /");
                 assert!(
                     read.is_some_and(|path| path.ends_with(&format!("/{name}"))),
                     "{what}"
@@ -147,7 +151,7 @@ fn b_040_a_job_waits_for_a_name_that_somebody_else_has_and_goes_on_when_it_is_fr
         for _ in 0..3 {
             world.reconciles(5);
             assert_eq!(first(&world), "Stalled=True NameConflict");
-            assert!(!world.state().is_finished());
+            assert!(!world.durable_state().is_finished());
             assert!(world.writes.iter().all(|w| !w.starts_with("delete")));
             world.tick(3600);
         }

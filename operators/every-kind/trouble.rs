@@ -448,7 +448,7 @@ fn f_60_a_lost_pod_is_forced_only_where_the_operator_is_set_to_and_only_after_it
             "{new:?}"
         );
         assert_eq!(
-            world.state().counted_failures,
+            world.durable_state().counted_failures,
             0,
             "a lost node is no failure of the job"
         );

@@ -110,10 +110,10 @@ fn of_event(event: &Event) -> Option<Entry> {
 fn training(job: &Job, replicas: &Replicas) -> Vec<Entry> {
     let state = state::durable_state(job, replicas);
     let mut all: Vec<Entry> = state.conditions.iter().filter_map(of_condition).collect();
-    let attempt = |who: String, state: &ReplicaRestarts| {
+    let attempt = |who: String, restarts: &ReplicaRestarts| {
         // The first attempt has the number 0.
-        let text = format!("attempt {} of {who}", state.attempt.saturating_add(1));
-        Some(Entry::new(state.decided?, "attempt", text))
+        let text = format!("attempt {} of {who}", restarts.attempt.saturating_add(1));
+        Some(Entry::new(restarts.decided?, "attempt", text))
     };
     let gang = state.gang_restart.as_ref();
     all.extend(gang.and_then(|m| attempt("all pods".to_owned(), m)));

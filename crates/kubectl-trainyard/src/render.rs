@@ -229,15 +229,16 @@ impl Created {
     fn create<F: Lifecycle>(&mut self, step: Step) -> Result<Option<Value>> {
         self.count += 1;
         let uid = format!("{:08}-0000-0000-0000-000000000000", self.count);
-        let parent = feed::parent::<F>();
+        let owner_kind = feed::owner_kind::<F>();
         Ok(match step {
             Step::CreatePod(pod) => {
-                let view = slim::pod_view(&stored(&*pod, &uid)?, parent, &mut self.roles);
+                let view = slim::pod_view(&stored(&*pod, &uid)?, owner_kind, &mut self.roles);
                 self.observed.pods.extend(view.map(|owned| owned.view));
                 Some(json!(pod))
             }
             Step::CreateService(service) => {
-                let view = slim::service_view(&stored(&*service, &uid)?, parent, &mut self.roles);
+                let view =
+                    slim::service_view(&stored(&*service, &uid)?, owner_kind, &mut self.roles);
                 self.observed.services.extend(view.map(|owned| owned.view));
                 Some(json!(service))
             }
@@ -262,7 +263,7 @@ impl Created {
                 // The scheduler admits the group.
                 seen["status"]["phase"] = json!("Inqueue");
                 let seen: Group = serde_json::from_value(seen)?;
-                let view = feed::group::seen_view(&seen, kind, parent);
+                let view = feed::group::seen_view(&seen, kind, owner_kind);
                 self.observed.groups.extend(view);
                 Some(*object)
             }

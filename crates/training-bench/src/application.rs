@@ -70,7 +70,7 @@ impl Ids {
     }
 }
 
-/// The values of a template's gaps. Unknown or unused values may be arbitrary.
+/// The values of a template's placeholders. Unknown or unused values may be arbitrary.
 #[derive(Clone, Copy, Debug)]
 pub struct Values<'a> {
     /// The application's name.
@@ -93,7 +93,7 @@ pub struct Values<'a> {
 
 impl<'a> Values<'a> {
     /// Returns the arguments of [`Template::fill`], in the order of `Bodies::marks`.
-    pub fn values(&self) -> [&'a str; 12] {
+    pub fn in_order(&self) -> [&'a str; 12] {
         let Ids {
             submission,
             run,
@@ -201,7 +201,7 @@ impl Bodies {
     }
 }
 
-/// Returns the placeholders of all gaps, in the order of [`Values::values`].
+/// Returns all placeholders, in the order of [`Values::in_order`].
 fn marks(ids: &Ids, conf: &str) -> [String; 12] {
     [
         NAME,
@@ -335,7 +335,7 @@ mod tests {
 
     fn filled(bodies: &Bodies) -> Vec<String> {
         let ids = Ids::new("22222222-2222-3333-4444-555555555555", &bodies.digest);
-        let gaps = Values {
+        let values = Values {
             name: "a1",
             namespace: "ns",
             uid: "22222222-2222-3333-4444-555555555555",
@@ -347,7 +347,8 @@ mod tests {
         };
         let things = bodies.things.iter().map(|(_, body)| body);
         let all = things.chain([&bodies.driver]).chain(&bodies.statuses);
-        all.map(|template| template.fill(&gaps.values())).collect()
+        all.map(|template| template.fill(&values.in_order()))
+            .collect()
     }
 
     #[test]

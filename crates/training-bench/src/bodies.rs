@@ -44,7 +44,7 @@ const LAUNCHER: &str = "99999999-8888-7777-6666-555555555555";
 /// Includes its quotes, because an object replaces it.
 const DATA: &str = "\"placeholder-data\"";
 
-/// The values of a template's gaps. Unknown or unused values may be arbitrary.
+/// The values of a template's placeholders. Unknown or unused values may be arbitrary.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Values<'a> {
     /// The job's name.
@@ -63,12 +63,12 @@ pub struct Values<'a> {
     pub data: &'a str,
 }
 
-/// The placeholders of all gaps, in the order of [`Values::values`].
+/// All placeholders, in the order of [`Values::in_order`].
 const MARKS: [&str; 7] = [NAME, NAMESPACE, UID, VERSION, TIME, LAUNCHER, DATA];
 
 impl<'a> Values<'a> {
     /// Returns the arguments of [`Template::fill`].
-    pub fn values(&self) -> [&'a str; 7] {
+    pub fn in_order(&self) -> [&'a str; 7] {
         [
             self.name,
             self.namespace,
@@ -304,7 +304,7 @@ impl Stored {
     /// Returns the operator's observed state, with all pods in one phase or not scheduled. Workers of a launcher run until they
     /// are deleted.
     fn observed<F: Lifecycle>(&self, word: &str, now: Timestamp) -> Result<Observed> {
-        let (parent, mut roles) = (feed::parent::<F>(), Roles::default());
+        let (owner_kind, mut roles) = (feed::owner_kind::<F>(), Roles::default());
         let mut observed = self.others.clone();
         let put = |pod: &Value, word: &str| -> Result<_> {
             let mut pod = pod.clone();
@@ -320,21 +320,21 @@ impl Stored {
             word
         };
         for pod in &self.pods {
-            let view = pod_view(&put(pod, serving)?, parent, &mut roles);
+            let view = pod_view(&put(pod, serving)?, owner_kind, &mut roles);
             observed
                 .pods
                 .push(view.context("a pod that is not the operator's")?.view);
         }
         for service in &self.services {
             let service = serde_json::from_value(service.clone())?;
-            let view = service_view(&service, parent, &mut roles);
+            let view = service_view(&service, owner_kind, &mut roles);
             observed
                 .services
                 .push(view.context("a service that is not the operator's")?.view);
         }
         if let Some(launcher) = &self.launcher {
             let pod = stored(&pod_of(launcher), "00000000-0000-0000-0000-000000000000");
-            let view = batch_pod_view(&put(&pod, word)?, parent, &mut roles);
+            let view = batch_pod_view(&put(&pod, word)?, owner_kind, &mut roles);
             observed
                 .batch_pods
                 .push(view.context("a pod that is not the launcher's")?.view);
@@ -426,7 +426,7 @@ mod tests {
         KINDS.into_iter().filter(|kind| !kind::submits(kind))
     }
 
-    const GAPS: Values<'static> = Values {
+    const VALUES: Values<'static> = Values {
         name: "j1",
         namespace: "ns",
         uid: "22222222-2222-3333-4444-555555555555",
@@ -447,7 +447,7 @@ mod tests {
                 &bodies.finished,
             ]);
             for template in all {
-                let text = template.fill(&GAPS.values());
+                let text = template.fill(&VALUES.in_order());
                 for mark in [NAME, NAMESPACE, UID, VERSION, TIME, LAUNCHER, DATA] {
                     assert!(!text.contains(mark), "{mark} in {text}");
                 }
@@ -497,10 +497,15 @@ mod tests {
         let [change] = &bodies.changes[..] else {
             panic!("{:?}", bodies.changes)
         };
-        let told = change.body.fill(&GAPS.values());
+        let told = change.body.fill(&VALUES.in_order());
         let hosts = (0..3).map(|i| format!("echo j1-worker-{i}.j1.ns.svc"));
         assert!(hosts.into_iter().all(|host| told.contains(&host)), "{told}");
-        assert!(bodies.running.fill(&GAPS.values()).contains(GAPS.launcher));
+        assert!(
+            bodies
+                .running
+                .fill(&VALUES.in_order())
+                .contains(VALUES.launcher)
+        );
         let keys = bodies.fresh.unwrap()().unwrap();
         assert_eq!(keys.len(), 2);
     }
@@ -511,7 +516,7 @@ mod tests {
             let bodies = Bodies::new(&kind).unwrap();
             let said = |template: &Template, reason: &str| {
                 template
-                    .fill(&GAPS.values())
+                    .fill(&VALUES.in_order())
                     .contains(&format!("{}{reason}", kind.name))
             };
             assert!(said(&bodies.created, "Created"));
@@ -520,7 +525,7 @@ mod tests {
             assert!(
                 bodies
                     .finished
-                    .fill(&GAPS.values())
+                    .fill(&VALUES.in_order())
                     .contains("completionTime")
             );
         }

@@ -283,7 +283,7 @@ impl Floor {
     }
 
     /// Returns the values for a job's templates.
-    fn gaps<'a>(
+    fn values<'a>(
         &'a self,
         name: &'a str,
         uid: &'a str,
@@ -331,17 +331,17 @@ impl Floor {
             (job.uid.clone(), job.version.clone())
         };
         let time = now();
-        let gaps = self.gaps(name, &uid, &version, &time);
+        let values = self.values(name, &uid, &version, &time);
         let births = async {
             for turn in &self.bodies.births {
-                try_join_all(turn.iter().map(|part| self.make(name, part, gaps))).await?;
+                try_join_all(turn.iter().map(|part| self.make(name, part, values))).await?;
             }
             if let Some(job) = self.jobs.borrow_mut().get_mut(name) {
                 job.born = true;
             }
             Ok(())
         };
-        let created = self.status(name, &self.bodies.created, &gaps, Stage::Created);
+        let created = self.status(name, &self.bodies.created, &values, Stage::Created);
         futures::try_join!(births, created)?;
         // The pods may have progressed meanwhile.
         match self.next(name) {
@@ -351,7 +351,7 @@ impl Floor {
     }
 
     /// Creates one object of a job.
-    async fn make(&self, name: &str, part: &Part, gaps: Values<'_>) -> Result<()> {
+    async fn make(&self, name: &str, part: &Part, values: Values<'_>) -> Result<()> {
         // On a thread of the pool, as in the operator: it takes milliseconds.
         let data = match (part.resource, self.bodies.fresh) {
             (Resource::Secret, Some(fresh)) => {
@@ -365,9 +365,9 @@ impl Floor {
         let body = part.body.fill(
             &Values {
                 data: &data,
-                ..gaps
+                ..values
             }
-            .values(),
+            .in_order(),
         );
         let answer = self.api.must(Method::POST, &path, Ask::write(body)).await?;
         drop(place);
@@ -453,12 +453,12 @@ impl Floor {
                 (&floor.bodies.succeeded, &[][..])
             };
             let time = now();
-            let gaps = Values {
+            let values = Values {
                 launcher: &launcher.uid,
-                ..floor.gaps(&name, &uid, &version, &time)
+                ..floor.values(&name, &uid, &version, &time)
             };
             let changes = try_join_all(changes.iter().map(|part| floor.change(&name, part)));
-            futures::try_join!(floor.status(&name, body, &gaps, next), changes)?;
+            futures::try_join!(floor.status(&name, body, &values, next), changes)?;
             match floor.next(&name) {
                 Some(next) => next.await,
                 None => Ok(()),
@@ -473,11 +473,11 @@ impl Floor {
             let kept = jobs.get(name).and_then(|job| job.kept.get(&part.suffix));
             kept.context("a change of what nobody made")?.clone()
         };
-        let gaps = self.gaps(name, &kept.uid, &kept.resource_version, "");
+        let values = self.values(name, &kept.uid, &kept.resource_version, "");
         let path = part.resource.path(&self.namespace);
         let path = format!("{path}/{name}{}", part.suffix);
         let _place = self.gate.acquire().await?;
-        let ask = Ask::patch(part.body.fill(&gaps.values()));
+        let ask = Ask::patch(part.body.fill(&values.in_order()));
         self.api.must(Method::PATCH, &path, ask).await?;
         Ok(())
     }
@@ -486,14 +486,18 @@ impl Floor {
         &self,
         name: &str,
         body: &Template,
-        gaps: &Values<'_>,
+        values: &Values<'_>,
         stage: Stage,
     ) -> Result<()> {
         let path = self.jobs_path(&format!("/{name}/status"));
         let place = self.gate.acquire().await?;
         let answer = self
             .api
-            .must(Method::PATCH, &path, Ask::patch(body.fill(&gaps.values())))
+            .must(
+                Method::PATCH,
+                &path,
+                Ask::patch(body.fill(&values.in_order())),
+            )
             .await?;
         drop(place);
         if let Some(job) = self.jobs.borrow_mut().get_mut(name) {
@@ -522,7 +526,9 @@ impl Floor {
         self.api
             .must(Method::DELETE, &path, Ask::write(options))
             .await?;
-        let body = part.body.fill(&self.gaps(name, &job_uid, "", "").values());
+        let body = part
+            .body
+            .fill(&self.values(name, &job_uid, "", "").in_order());
         self.api.must(Method::POST, &pods, Ask::write(body)).await?;
         drop(place);
         Ok(())

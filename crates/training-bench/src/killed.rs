@@ -51,12 +51,12 @@ pub async fn killed(setting: &Setting, say: &dyn Fn(&str)) -> Result<Pair> {
         ended()
     ));
     let mut client = Client::Ours(operator);
-    let mut parties = Processes {
+    let mut processes = Processes {
         client: &mut client,
         driver: &mut driver,
         stage: &stage,
     };
-    load.until_succeeded(&apps, HANG, &mut parties).await?;
+    load.until_succeeded(&apps, HANG, &mut processes).await?;
     tokio::time::sleep(SETTLE).await;
     if let Client::Ours(operator) = &client {
         operator.assert_no_panic()?;

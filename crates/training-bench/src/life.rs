@@ -60,7 +60,7 @@ async fn count(stage: &Stage, side: Side, jobs: &[String]) -> Result<(Figures, V
     };
     let mut driver = stage.driver(script).await?;
     let mut client = stage.client(side).await?;
-    let mut parties = Processes {
+    let mut processes = Processes {
         client: &mut client,
         driver: &mut driver,
         stage,
@@ -76,9 +76,9 @@ async fn count(stage: &Stage, side: Side, jobs: &[String]) -> Result<(Figures, V
         if submits && while_it_runs.is_none() {
             until_running(stage, &few[0]).await?;
             while_it_runs = Some(sample_of_application(stage, &few[0]).await?);
-            parties.driver.tell("go")?;
+            processes.driver.tell("go")?;
         }
-        load.until_succeeded(few, HANG, &mut parties).await?;
+        load.until_succeeded(few, HANG, &mut processes).await?;
     }
     tokio::time::sleep(Duration::from_secs(3)).await;
     let flows = Counts::read(&stage.api).await?.since(&before, side);

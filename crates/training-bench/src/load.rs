@@ -169,8 +169,8 @@ impl<'a> Load<'a> {
     }
 
     /// Reads the observations of a job.
-    pub fn seen<T>(&self, name: &str, poll: impl FnOnce(&Seen) -> T) -> Option<T> {
-        self.book.borrow().jobs.get(name).map(poll)
+    pub fn seen<T>(&self, name: &str, read: impl FnOnce(&Seen) -> T) -> Option<T> {
+        self.book.borrow().jobs.get(name).map(read)
     }
 
     /// Waits until the observations fulfil a condition.
@@ -178,7 +178,7 @@ impl<'a> Load<'a> {
         &self,
         what: &str,
         limit: Duration,
-        parties: &mut Processes<'_>,
+        processes: &mut Processes<'_>,
         looks: impl Fn(&Self) -> bool,
     ) -> Result<()> {
         let end = Instant::now() + limit;
@@ -199,7 +199,7 @@ impl<'a> Load<'a> {
             let step = left.min(Duration::from_secs(1));
             match tokio::time::timeout(step, changed).await {
                 Ok(()) => tokio::time::sleep(BREATH).await,
-                Err(_) => parties.check()?,
+                Err(_) => processes.check()?,
             }
         }
     }
@@ -216,14 +216,14 @@ impl<'a> Load<'a> {
         &self,
         names: &[String],
         limit: Duration,
-        parties: &mut Processes<'_>,
+        processes: &mut Processes<'_>,
     ) -> Result<()> {
         let done = |load: &Self, name: &String| {
             load.seen(name, |job| job.succeeded.is_some())
                 .unwrap_or(false)
         };
         let rest = RefCell::new(names.to_vec());
-        self.until("all jobs to succeed", limit, parties, |load| {
+        self.until("all jobs to succeed", limit, processes, |load| {
             let mut rest = rest.borrow_mut();
             rest.retain(|name| !done(load, name));
             rest.is_empty()
@@ -239,7 +239,7 @@ impl<'a> Load<'a> {
         count: usize,
         in_flight: usize,
         limit: Duration,
-        parties: &mut Processes<'_>,
+        processes: &mut Processes<'_>,
     ) -> Result<(Vec<String>, Vec<Instant>)> {
         let end = Instant::now() + limit;
         let (mut names, mut open, mut ends) = (Vec::new(), Vec::new(), Vec::new());
@@ -273,7 +273,7 @@ impl<'a> Load<'a> {
             tokio::select! {
                 Some(created) = creating.next() => created?,
                 () = changed => tokio::time::sleep(BREATH).await,
-                () = tokio::time::sleep(Duration::from_secs(1)) => parties.check()?,
+                () = tokio::time::sleep(Duration::from_secs(1)) => processes.check()?,
             }
         }
     }

@@ -7,7 +7,7 @@
 //!   kind      the kinds of jobs                  size      the size of runs
 //!   drive     simulates the kubelet              load      creates jobs and watches them
 //!   runs      timed runs                         life      the run that counts requests
-//!   scale     a full store                       template  texts with gaps
+//!   scale     a full store                       template  texts with placeholders
 //!   event     the cost of finding a pod, without a server
 //!   why       kubectl trainyard why, and its requests alone
 //!   application, submitter                       the bodies of a SparkApplication, and its floor client

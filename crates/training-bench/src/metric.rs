@@ -30,7 +30,7 @@ pub struct JobCounts {
 }
 
 /// Returns the numbers of jobs of a kind that run beside a Go operator.
-pub fn few(kind: &Kind) -> JobCounts {
+pub fn job_counts(kind: &Kind) -> JobCounts {
     if submits(kind) {
         // Each takes the Go operator seconds of CPU.
         return JobCounts {
@@ -213,12 +213,12 @@ impl Metric {
 /// Runs all four sides, each round in another order.
 async fn peers(setting: &Setting, round: usize, say: &dyn Fn(&str)) -> Result<Pair> {
     let mut setting = *setting;
-    let few = few(&setting.kind);
-    setting.size.warm_up = few.warm_up;
-    setting.size.pace_jobs = few.pace_jobs;
-    setting.size.in_flight = few.in_flight;
-    setting.size.ones = few.ones;
-    setting.size.hundred = (few.at_once, 1);
+    let counts = job_counts(&setting.kind);
+    setting.size.warm_up = counts.warm_up;
+    setting.size.pace_jobs = counts.pace_jobs;
+    setting.size.in_flight = counts.in_flight;
+    setting.size.ones = counts.ones;
+    setting.size.hundred = (counts.at_once, 1);
     let mut order = [Side::Floor, Side::Ours, Side::Go, Side::Tuned];
     order.rotate_left(round % 4);
     let mut pair = Pair::default();

@@ -46,12 +46,16 @@ pub fn names(prefix: &str, count: usize) -> Vec<String> {
 }
 
 /// Runs warm-up jobs, lets them settle, and starts to measure.
-pub async fn warmed_up(load: &Load<'_>, size: &Size, parties: &mut Processes<'_>) -> Result<Meter> {
+pub async fn warmed_up(
+    load: &Load<'_>,
+    size: &Size,
+    processes: &mut Processes<'_>,
+) -> Result<Meter> {
     let warm = names("warm", size.warm_up);
     load.create_all(&warm).await?;
-    load.until_succeeded(&warm, HANG, parties).await?;
-    settled(parties.stage, parties.client).await?;
-    Meter::begin(parties.stage, parties.client).await
+    load.until_succeeded(&warm, HANG, processes).await?;
+    settled(processes.stage, processes.client).await?;
+    Meter::begin(processes.stage, processes.client).await
 }
 
 /// Waits for events and folded counts. A Go operator may still send its queue of events for minutes.
@@ -78,18 +82,18 @@ pub async fn pace(side: Side, setting: &Setting, crowd: usize) -> Result<Figures
     let load = Load::start(&stage).await?;
     let mut driver = stage.driver(USUAL).await?;
     let mut client = stage.client(side).await?;
-    let mut parties = Processes {
+    let mut processes = Processes {
         client: &mut client,
         driver: &mut driver,
         stage: &stage,
     };
-    let meter = warmed_up(&load, size, &mut parties).await?;
+    let meter = warmed_up(&load, size, &mut processes).await?;
     let (jobs, ends) = load
-        .closed_loop("job", size.pace_jobs, size.in_flight, HANG, &mut parties)
+        .closed_loop("job", size.pace_jobs, size.in_flight, HANG, &mut processes)
         .await?;
-    settled(&stage, parties.client).await?;
+    settled(&stage, processes.client).await?;
     let mut figures = meter
-        .end(&stage, parties.client, side, number(jobs.len()))
+        .end(&stage, processes.client, side, number(jobs.len()))
         .await?;
     // The steady part: from the end of the first generation until no more jobs are added.
     let (from, to) = (
@@ -98,7 +102,7 @@ pub async fn pace(side: Side, setting: &Setting, crowd: usize) -> Result<Figures
     );
     let time = ends[to].duration_since(ends[from]).as_secs_f64();
     figures.insert("jobs_per_s".to_owned(), number(to - from) / time.max(0.001));
-    figures.insert("rss_mb".to_owned(), parties.client.resident()?);
+    figures.insert("rss_mb".to_owned(), processes.client.resident()?);
     load.verify(&jobs, 0).await?;
     Ok(figures)
 }
@@ -130,19 +134,19 @@ pub async fn latency(side: Side, setting: &Setting) -> Result<Figures> {
     let load = Load::start(&stage).await?;
     let mut client = stage.client(side).await?;
     let mut driver = stage.driver(SHORT).await?;
-    let mut parties = Processes {
+    let mut processes = Processes {
         client: &mut client,
         driver: &mut driver,
         stage: &stage,
     };
-    let meter = warmed_up(&load, size, &mut parties).await?;
+    let meter = warmed_up(&load, size, &mut processes).await?;
     let mut all = Vec::new();
     let mut figures = Figures::new();
 
     let ones = names("one", size.ones);
     for name in &ones {
         load.create_all(std::slice::from_ref(name)).await?;
-        load.until_succeeded(std::slice::from_ref(name), HANG, &mut parties)
+        load.until_succeeded(std::slice::from_ref(name), HANG, &mut processes)
             .await?;
         // Lets the watch event of the last status and an event arrive.
         tokio::time::sleep(Duration::from_millis(30)).await;
@@ -154,7 +158,7 @@ pub async fn latency(side: Side, setting: &Setting) -> Result<Figures> {
     for round in 0..size.hundred.1 {
         let jobs = names(&format!("hundred-{round}"), size.hundred.0);
         load.create_all(&jobs).await?;
-        load.until_succeeded(&jobs, HANG, &mut parties).await?;
+        load.until_succeeded(&jobs, HANG, &mut processes).await?;
         tokio::time::sleep(SETTLE).await;
         hundreds.extend(jobs);
     }
@@ -171,13 +175,13 @@ pub async fn latency(side: Side, setting: &Setting) -> Result<Figures> {
                 ..SHORT
             })
             .await?;
-        let mut parties = Processes {
+        let mut processes = Processes {
             client: &mut client,
             driver: &mut driver,
             stage: &stage,
         };
         let failing = names("failing", size.failing_jobs);
-        let times = replacements(&load, &stage, &failing, &mut parties).await?;
+        let times = replacements(&load, &stage, &failing, &mut processes).await?;
         figures.insert("failed_p50".to_owned(), percentile(&times, 50.0));
         figures.insert("failed_p99".to_owned(), percentile(&times, 99.0));
         load.verify(&failing, times.len()).await?;
@@ -194,10 +198,10 @@ async fn replacements(
     load: &Load<'_>,
     stage: &Stage,
     jobs: &[String],
-    parties: &mut Processes<'_>,
+    processes: &mut Processes<'_>,
 ) -> Result<Vec<f64>> {
     load.create_all(jobs).await?;
-    load.until("jobs to run", HANG, parties, |load| {
+    load.until("jobs to run", HANG, processes, |load| {
         jobs.iter()
             .all(|job| load.seen(job, |seen| seen.running).unwrap_or(false))
     })
@@ -229,7 +233,7 @@ async fn replacements(
             )
             .await?;
         let failed = Instant::now();
-        load.until("a failed pod to be replaced", HANG, parties, |_| {
+        load.until("a failed pod to be replaced", HANG, processes, |_| {
             uids().len() > 1
         })
         .await?;
@@ -237,8 +241,8 @@ async fn replacements(
         times.push(milliseconds(seen.saturating_duration_since(failed)));
     }
     tokio::time::sleep(Duration::from_millis(250)).await;
-    parties.driver.tell("go")?;
-    load.until_succeeded(jobs, HANG, parties).await?;
+    processes.driver.tell("go")?;
+    load.until_succeeded(jobs, HANG, processes).await?;
     Ok(times)
 }
 
@@ -249,22 +253,22 @@ pub async fn burst(side: Side, setting: &Setting) -> Result<Figures> {
     let load = Load::start(&stage).await?;
     let mut client = stage.client(side).await?;
     let mut driver = stage.driver(USUAL).await?;
-    let mut parties = Processes {
+    let mut processes = Processes {
         client: &mut client,
         driver: &mut driver,
         stage: &stage,
     };
-    let meter = warmed_up(&load, size, &mut parties).await?;
+    let meter = warmed_up(&load, size, &mut processes).await?;
     let jobs = names("job", size.thousand);
-    let brood = Brood::watch(parties.client.pid());
+    let brood = Brood::watch(processes.client.pid());
     let begun = Instant::now();
     load.create_all(&jobs).await?;
-    load.until_succeeded(&jobs, HANG, &mut parties).await?;
+    load.until_succeeded(&jobs, HANG, &mut processes).await?;
     let took = begun.elapsed();
     let children = brood.end()?;
     tokio::time::sleep(SETTLE).await;
     let mut figures = meter
-        .end(&stage, parties.client, side, number(jobs.len()))
+        .end(&stage, processes.client, side, number(jobs.len()))
         .await?;
     spread(&mut figures, "thousand", &load, &jobs)?;
     let last = jobs

@@ -134,7 +134,7 @@ async fn store(stage: &Stage, bodies: &Bodies, gate: &Semaphore, number: usize) 
     let uid = serde_json::from_slice::<Made>(&made)?.metadata.uid;
     let version = version_of(&made)?;
     let time = now();
-    let gaps = Values {
+    let values = Values {
         name: &name,
         namespace: space,
         uid: &uid,
@@ -146,11 +146,11 @@ async fn store(stage: &Stage, bodies: &Bodies, gate: &Semaphore, number: usize) 
     let ended = send(
         Method::PATCH,
         path,
-        Ask::patch(bodies.finished.fill(&gaps.values())),
+        Ask::patch(bodies.finished.fill(&values.in_order())),
     );
     let made = try_join_all(bodies.births.iter().flatten().map(async |part| {
         let all = part.resource.path(space);
-        let body = part.body.fill(&gaps.values());
+        let body = part.body.fill(&values.in_order());
         let made = send(Method::POST, all.clone(), Ask::write(body)).await?;
         if part.resource == Resource::Pod {
             let uid = serde_json::from_slice::<Made>(&made)?.metadata.uid;
@@ -312,26 +312,26 @@ async fn idle(stage: &Stage, operator: OperatorProcess, size: &Size) -> Result<F
     };
     let mut driver = stage.driver(script).await?;
     let mut client = Client::Ours(operator);
-    let mut parties = Processes {
+    let mut processes = Processes {
         client: &mut client,
         driver: &mut driver,
         stage,
     };
     let jobs = names("idle", size.idle_jobs);
     load.create_all(&jobs).await?;
-    load.until("jobs to run", HANG, &mut parties, |load| {
+    load.until("jobs to run", HANG, &mut processes, |load| {
         jobs.iter()
             .all(|job| load.seen(job, |seen| seen.running).unwrap_or(false))
     })
     .await?;
     tokio::time::sleep(Duration::from_secs(5)).await;
     let before = Counts::read(&stage.api).await?;
-    let cpu = machine::cpu(parties.client.pid())?;
+    let cpu = machine::cpu(processes.client.pid())?;
     tokio::time::sleep(size.idle).await;
-    let cpu = machine::cpu(parties.client.pid())? - cpu;
+    let cpu = machine::cpu(processes.client.pid())? - cpu;
     let counts = Counts::read(&stage.api).await?.since(&before, Side::Ours);
-    parties.driver.tell("go")?;
-    load.until_succeeded(&jobs, HANG, &mut parties).await?;
+    processes.driver.tell("go")?;
+    load.until_succeeded(&jobs, HANG, &mut processes).await?;
     load.verify(&jobs, 0).await?;
     let asked = ["writes", "events", "reads", "leases", "watches"];
     let mut figures = Figures::new();

@@ -257,7 +257,7 @@ impl Client {
     }
 }
 
-/// Measures the CPU of all parties over a time span.
+/// Measures the CPU of all processes over a time span.
 pub struct Meter {
     client: f64,
     without_pool: f64,

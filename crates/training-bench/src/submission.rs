@@ -87,19 +87,19 @@ async fn by_operator(stage: &Stage, size: &Size) -> Result<Figures> {
     let load = Load::start(stage).await?;
     let mut driver = stage.driver(SHORT).await?;
     let mut client = stage.client(Side::Ours).await?;
-    let mut parties = Processes {
+    let mut processes = Processes {
         client: &mut client,
         driver: &mut driver,
         stage,
     };
-    let meter = warmed_up(&load, size, &mut parties).await?;
+    let meter = warmed_up(&load, size, &mut processes).await?;
     let (mut ones, mut pairs) = (Vec::new(), Vec::new());
     for (prefix, together, times) in [("one", 1, &mut ones), ("two", 2, &mut pairs)] {
         for round in 0..size.ones {
             let apps = names(&format!("{prefix}-{round}"), together);
             let begun = Instant::now();
             load.create_all(&apps).await?;
-            load.until_succeeded(&apps, HANG, &mut parties).await?;
+            load.until_succeeded(&apps, HANG, &mut processes).await?;
             let made = apps.iter().map(|app| load.seen(app, |seen| seen.complete));
             let last = made.flatten().max().flatten();
             let last = last.context("an application without a driver")?;
@@ -108,7 +108,7 @@ async fn by_operator(stage: &Stage, size: &Size) -> Result<Figures> {
         }
     }
     let apps = number(ones.len() + 2 * pairs.len());
-    let figures = meter.end(stage, parties.client, Side::Ours, apps).await?;
+    let figures = meter.end(stage, processes.client, Side::Ours, apps).await?;
     let cpu = figures["cpu_ms_per_job"];
     let memory = machine::memory(client.pid())?;
     Ok(named(&ones, &[median(&pairs)], &[cpu], memory.peak))

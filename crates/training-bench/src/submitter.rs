@@ -262,7 +262,7 @@ impl Submitter {
         let app = apps.get(name).context("one that was never seen")?;
         // Whole seconds in milliseconds, as the operator writes them.
         let millis = format!("{}000", Timestamp::now().as_second());
-        let gaps = Values {
+        let values = Values {
             name,
             namespace: &self.namespace,
             uid: &app.uid,
@@ -272,7 +272,7 @@ impl Submitter {
             address: &app.address,
             ids: &app.ids,
         };
-        Ok(body(app).fill(&gaps.values()))
+        Ok(body(app).fill(&values.in_order()))
     }
 }
 

@@ -1,6 +1,6 @@
-//! Text templates with gaps for the values that differ between jobs.
+//! Text templates with placeholders for the values that differ between jobs.
 
-/// A text with gaps.
+/// A text with placeholders.
 #[derive(Clone, Debug)]
 pub struct Template(Vec<Piece>);
 
@@ -30,7 +30,7 @@ impl Template {
         Self(pieces)
     }
 
-    /// Fills the gaps, each with the value at the index of its mark.
+    /// Fills the placeholders, each with the value at the index of its mark.
     pub fn fill(&self, values: &[&str]) -> String {
         let mut text = String::with_capacity(4096);
         for piece in &self.0 {

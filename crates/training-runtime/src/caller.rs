@@ -119,7 +119,7 @@ fn namespace_of(path: &str) -> Option<&str> {
     rest.split_once('/').map(|(name, _)| name)
 }
 
-/// What a request asks for in the answer.
+/// What the answer to a request holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Response {
     /// The object.
@@ -172,7 +172,7 @@ impl Answer {
     }
 }
 
-/// Why a call failed.
+/// Why a request failed.
 #[derive(Debug)]
 pub(crate) enum RequestError {
     /// The name is taken. Holds the server's message.
@@ -326,7 +326,7 @@ impl Caller {
         match self.request(request, Response::Object).await {
             Ok(object) => Ok(Some(object)),
             Err(RequestError::Fault(Fault::Missing { .. })) => Ok(None),
-            Err(failure) => Err(failure.into_fault()),
+            Err(error) => Err(error.into_fault()),
         }
     }
 
@@ -358,7 +358,7 @@ impl Caller {
                 }
                 Err(Fault::Conflict(message))
             }
-            Err(failure) => Err(failure.into_fault()),
+            Err(error) => Err(error.into_fault()),
         }
     }
 
@@ -385,7 +385,7 @@ impl Caller {
                 RequestError::AlreadyExists(_)
                 | RequestError::Fault(Fault::Missing { .. } | Fault::Conflict(_)),
             ) => Ok(()),
-            Err(failure) => Err(failure.into_fault()),
+            Err(error) => Err(error.into_fault()),
         }
     }
 
@@ -396,7 +396,7 @@ impl Caller {
         match self.request::<Answer>(request, Response::Metadata).await {
             Ok(answer) => Ok(answer.identity().is_some_and(|(there, _)| there != uid)),
             Err(RequestError::Fault(Fault::Missing { .. })) => Ok(true),
-            Err(failure) => Err(failure.into_fault()),
+            Err(error) => Err(error.into_fault()),
         }
     }
 
@@ -414,7 +414,7 @@ impl Caller {
         let request = Build::new(url).delete(&job.name_any(), &params);
         match self.request::<Answer>(request, Response::Metadata).await {
             Ok(_) | Err(RequestError::Fault(Fault::Missing { .. })) => Ok(()),
-            Err(failure) => Err(failure.into_fault()),
+            Err(error) => Err(error.into_fault()),
         }
     }
 

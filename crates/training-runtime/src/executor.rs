@@ -49,7 +49,7 @@ const CONFIRM_PAUSE: Duration = Duration::from_secs(1);
 pub struct Executor {
     /// Sends the requests.
     pub caller: Arc<Caller>,
-    parent: OwnerKind,
+    owner_kind: OwnerKind,
     children: Children,
     fresh_secret: Option<SecretGenerator>,
 }
@@ -99,10 +99,14 @@ impl Children {
 
 impl Executor {
     /// Creates an executor for one kind of job.
-    pub fn new<F: Framework>(caller: Arc<Caller>, parent: OwnerKind, children: Children) -> Self {
+    pub fn new<F: Framework>(
+        caller: Arc<Caller>,
+        owner_kind: OwnerKind,
+        children: Children,
+    ) -> Self {
         Self {
             caller,
-            parent,
+            owner_kind,
             children,
             fresh_secret: F::SECRET_GENERATOR,
         }
@@ -175,13 +179,13 @@ impl Executor {
         let Children { pods, services, .. } = &self.children;
         let namespace = job.meta().namespace.as_deref();
         let of_pod = |seen: &SlimPod| {
-            let ours = self.parent.watches(&seen.metadata);
-            let view = ours.then(|| pod_view(seen, self.parent, &mut Roles::default()));
+            let ours = self.owner_kind.watches(&seen.metadata);
+            let view = ours.then(|| pod_view(seen, self.owner_kind, &mut Roles::default()));
             view.flatten()
         };
         let of_service = |seen: &SlimService| {
-            let ours = self.parent.watches(&seen.metadata);
-            let view = ours.then(|| service_view(seen, self.parent, &mut Roles::default()));
+            let ours = self.owner_kind.watches(&seen.metadata);
+            let view = ours.then(|| service_view(seen, self.owner_kind, &mut Roles::default()));
             view.flatten()
         };
         let (pod, service) = (
@@ -282,8 +286,8 @@ impl Executor {
                 let requests = self.requests::<Pod, _>(job, pods);
                 let created = |answer: &Answer| Some(Self::owned(job, made_pod(pod, answer)?));
                 let existing = |seen: &SlimPod| {
-                    let watched = self.parent.watches(&seen.metadata);
-                    pod_view(seen, self.parent, &mut Roles::default()).filter(|_| watched)
+                    let watched = self.owner_kind.watches(&seen.metadata);
+                    pod_view(seen, self.owner_kind, &mut Roles::default()).filter(|_| watched)
                 };
                 let object = (&*pod.name_any(), &**pod);
                 let result = requests.create(object, Response::Metadata, created, existing);
@@ -297,8 +301,8 @@ impl Executor {
                 let created =
                     |answer: &Answer| Some(Self::owned(job, made_service(service, answer)?));
                 let existing = |seen: &SlimService| {
-                    let watched = self.parent.watches(&seen.metadata);
-                    service_view(seen, self.parent, &mut Roles::default()).filter(|_| watched)
+                    let watched = self.owner_kind.watches(&seen.metadata);
+                    service_view(seen, self.owner_kind, &mut Roles::default()).filter(|_| watched)
                 };
                 let object = (&*service.name_any(), &**service);
                 let result = requests.create(object, Response::Metadata, created, existing);
@@ -375,7 +379,7 @@ impl Executor {
         (event, blocks): (&'static str, Blocked),
     ) -> StepError {
         let (holder, message) = match error {
-            CreateError::Failed(fault) => return refuse(fault, event, blocks),
+            CreateError::RequestFailed(fault) => return refuse(fault, event, blocks),
             CreateError::Fault(fault) => return StepError::Fault(fault),
             CreateError::AlreadyExists => return StepError::Found,
             CreateError::NameConflict { holder, message } => (holder, message),
@@ -385,7 +389,7 @@ impl Executor {
             Some(own) if Uid::parse(&own.uid) == Some(owner) => format!(
                 "it is the job's own, but has lost labels by which the operator sees it ({}={} and those beside it): put them back, or delete it",
                 labels::OPERATOR_NAME,
-                self.parent.controller
+                self.owner_kind.controller
             ),
             Some(other) => format!("it belongs to {} {}", other.kind, other.name),
             None => "it belongs to no job".to_owned(),

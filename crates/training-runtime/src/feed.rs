@@ -101,7 +101,7 @@ pub(crate) fn key_of(meta: &kube::core::ObjectMeta) -> JobKey {
 }
 
 /// Returns the kind of a framework's jobs, the owner of their children.
-pub fn parent<F: Framework>() -> OwnerKind {
+pub fn owner_kind<F: Framework>() -> OwnerKind {
     // Both are compile-time constants of the derive; leak them once per process instead of cloning per object.
     fn constant(text: std::borrow::Cow<'static, str>) -> &'static str {
         match text {
@@ -231,17 +231,17 @@ impl<K, A: Sink<K>, B: Sink<K>> Sink<K> for (A, B) {
 pub async fn watch_pods<F: Framework>(
     source: Source,
     scope: Scope,
-    parent: OwnerKind,
+    owner_kind: OwnerKind,
     (index, batch): (Arc<Index<PodView>>, Arc<Index<BatchPod>>),
     listener: Arc<impl Listener>,
     synced: watch::Sender<bool>,
 ) {
-    let selector = parent.selector();
+    let selector = owner_kind.selector();
     let (mut roles, mut batch_roles) = (Roles::default(), Roles::default());
     let own = IndexSink {
         index: &index,
         scope: &scope,
-        read: |pod: &SlimPod| pod_view(pod, parent, &mut roles),
+        read: |pod: &SlimPod| pod_view(pod, owner_kind, &mut roles),
         lasts: |_| false,
     };
     if !F::OBJECTS.contains(&ObjectKind::Job) {
@@ -250,7 +250,7 @@ pub async fn watch_pods<F: Framework>(
     let made = IndexSink {
         index: &batch,
         scope: &scope,
-        read: |pod: &SlimPod| batch_pod_view(pod, parent, &mut batch_roles),
+        read: |pod: &SlimPod| batch_pod_view(pod, owner_kind, &mut batch_roles),
         lasts: |_| false,
     };
     let both = (own, made);
@@ -262,22 +262,22 @@ pub async fn watch_objects(
     kind: ObjectKind,
     source: Source,
     scope: Scope,
-    parent: OwnerKind,
+    owner_kind: OwnerKind,
     objects: Arc<Objects>,
     listener: Arc<impl Listener>,
     synced: watch::Sender<bool>,
 ) {
     let place = (&source, &scope, &*listener, &synced);
     match kind {
-        ObjectKind::Service => watch_whole::<SlimWholeService>(place, parent, &objects).await,
-        ObjectKind::ConfigMap => watch_whole::<SlimConfigMap>(place, parent, &objects).await,
-        ObjectKind::Job => watch_whole::<SlimBatch>(place, parent, &objects).await,
+        ObjectKind::Service => watch_whole::<SlimWholeService>(place, owner_kind, &objects).await,
+        ObjectKind::ConfigMap => watch_whole::<SlimConfigMap>(place, owner_kind, &objects).await,
+        ObjectKind::Job => watch_whole::<SlimBatch>(place, owner_kind, &objects).await,
     }
 }
 
 async fn watch_whole<K>(
     (source, scope, listener, synced): (&Source, &Scope, &impl Listener, &watch::Sender<bool>),
-    parent: OwnerKind,
+    owner_kind: OwnerKind,
     objects: &Objects,
 ) where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
@@ -292,7 +292,7 @@ async fn watch_whole<K>(
     let sink = IndexSink {
         index: objects.of_kind(K::KIND),
         scope,
-        read: |seen: &K| object_view(seen, parent),
+        read: |seen: &K| object_view(seen, owner_kind),
         // A finished Job may be deleted the moment it finishes.
         lasts: |seen| seen.batch.as_ref().is_some_and(|b| b.end.is_some()),
     };
@@ -313,14 +313,14 @@ async fn watch_whole<K>(
 pub async fn watch_services(
     source: Source,
     scope: Scope,
-    parent: OwnerKind,
+    owner_kind: OwnerKind,
     index: Arc<Index<ServiceView>>,
     listener: Arc<impl Listener>,
     synced: watch::Sender<bool>,
 ) {
     let mut roles = Roles::default();
-    let read = |service: &SlimService| service_view(service, parent, &mut roles);
-    let place = (source, scope, parent.selector());
+    let read = |service: &SlimService| service_view(service, owner_kind, &mut roles);
+    let place = (source, scope, owner_kind.selector());
     watch("services", place, index, read, listener, synced).await;
 }
 
@@ -328,13 +328,13 @@ pub async fn watch_services(
 pub async fn watch_autoscalers(
     source: Source,
     scope: Scope,
-    parent: OwnerKind,
+    owner_kind: OwnerKind,
     index: Arc<Index<AutoscalerView>>,
     listener: Arc<impl Listener>,
     synced: watch::Sender<bool>,
 ) {
-    let read = |seen: &SlimAutoscaler| autoscaler_view(seen, parent);
-    let place = (source, scope, parent.selector());
+    let read = |seen: &SlimAutoscaler| autoscaler_view(seen, owner_kind);
+    let place = (source, scope, owner_kind.selector());
     watch("autoscalers", place, index, read, listener, synced).await;
 }
 

@@ -32,10 +32,10 @@ pub struct ChildRequests<'a, V> {
 #[derive(Debug)]
 pub enum CreateError<T> {
     /// The request failed, or its outcome is unknown.
-    Failed(Fault),
+    RequestFailed(Fault),
     /// The owner has this child already: an answer was lost, or the watch is behind. The index has it now.
     AlreadyExists,
-    /// Another object has the name, or one that the watch doesn't select.
+    /// A foreign object has the name, or a child of the owner that the watch doesn't select.
     NameConflict {
         /// The object with this name.
         holder: Box<T>,
@@ -47,8 +47,8 @@ pub enum CreateError<T> {
 }
 
 impl<V: Child> ChildRequests<'_, V> {
-    /// Creates a child, from whose answer `created` makes the index's entry. If its name exists, `existing` returns the entry of that
-    /// object, or `None` if it is not the owner's, or could never be updated, because the watch doesn't select it.
+    /// Creates a child. `created` makes the index's entry from the answer. If the name exists, `existing` makes the entry of the object
+    /// that has it, or returns `None` if that is no child, or none that the watch selects: it would never be updated.
     ///
     /// # Errors
     /// If the child was not created, or the outcome is unknown.
@@ -59,7 +59,7 @@ impl<V: Child> ChildRequests<'_, V> {
         created: impl Fn(&A) -> Option<Owned<V>>,
         existing: impl Fn(&T) -> Option<Owned<V>>,
     ) -> Result<(), CreateError<T>> {
-        let body = encode(object).map_err(|failure| CreateError::Fault(failure.into_fault()))?;
+        let body = encode(object).map_err(|error| CreateError::Fault(error.into_fault()))?;
         let request = Build::new(&self.url).create(&self.caller.post(), body);
         let message = match self.caller.request(request, response).await {
             Ok(answer) => {
@@ -69,7 +69,7 @@ impl<V: Child> ChildRequests<'_, V> {
                 return Ok(());
             }
             Err(RequestError::AlreadyExists(message)) => message,
-            Err(RequestError::Fault(fault)) => return Err(CreateError::Failed(fault)),
+            Err(RequestError::Fault(fault)) => return Err(CreateError::RequestFailed(fault)),
         };
         let holder = self.caller.find::<T>(&self.url, name).await;
         // The next reconcile sees that the name is free.
@@ -103,7 +103,7 @@ impl<V: Child> ChildRequests<'_, V> {
         Ok(ours.is_some_and(|owned| self.index.found(owned)))
     }
 
-    /// Sends a merge patch, from whose answer `changed` makes the index's entry.
+    /// Sends a merge patch. `changed` makes the index's entry from the answer.
     ///
     /// # Errors
     /// If the child was not changed, or the outcome is unknown.
@@ -233,7 +233,7 @@ mod tests {
         assert!(matches!(create(201, None, false).await, (Ok(()), 1)));
         let refused = create(403, None, false).await;
         assert!(
-            matches!(refused, (Err(CreateError::Failed(_)), 0)),
+            matches!(refused, (Err(CreateError::RequestFailed(_)), 0)),
             "{refused:?}"
         );
     }

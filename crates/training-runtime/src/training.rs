@@ -71,7 +71,7 @@ impl<F: Lifecycle + Clone> Operator for Training<F> {
         let mut groups = GroupFeeds {
             source: manager.source(),
             scopes: manager.scopes(),
-            parent: feed::parent::<F>(),
+            owner_kind: feed::owner_kind::<F>(),
             groups: Arc::clone(&children.groups),
             controller,
             watched: Vec::new(),
@@ -91,7 +91,7 @@ impl<F: Lifecycle + Clone> Training<F> {
         let args = manager.args();
         let caller = manager.caller(F::OPERATOR);
         let children = Children::default();
-        let executor = Executor::new::<F>(Arc::clone(&caller), feed::parent::<F>(), children);
+        let executor = Executor::new::<F>(Arc::clone(&caller), feed::owner_kind::<F>(), children);
         let settings = Settings {
             events: args.events,
             rules: Rules {
@@ -114,14 +114,14 @@ fn feeds<F: Lifecycle>(
     jobs: &Arc<JobsOf<F>>,
     children: &Children,
 ) {
-    let parent = feed::parent::<F>();
+    let owner_kind = feed::owner_kind::<F>();
     manager.feed("jobs", controller, |source, scope, listener, synced| {
         let jobs = Arc::clone(jobs);
         feed::watch_jobs("jobs", source, scope, jobs, listener, synced)
     });
     manager.feed("pods", controller, |source, scope, listener, synced| {
         let indices = (Arc::clone(&children.pods), Arc::clone(&children.batch_pods));
-        feed::watch_pods::<F>(source, scope, parent, indices, listener, synced)
+        feed::watch_pods::<F>(source, scope, owner_kind, indices, listener, synced)
     });
     if F::AUTOSCALES {
         // A job trains without its autoscaler.
@@ -131,7 +131,7 @@ fn feeds<F: Lifecycle>(
             |source, scope, listener, synced| {
                 let index = Arc::clone(&children.autoscalers);
                 index.expect(&scope);
-                feed::watch_autoscalers(source, scope, parent, index, listener, synced)
+                feed::watch_autoscalers(source, scope, owner_kind, index, listener, synced)
             },
         );
     }
@@ -141,14 +141,14 @@ fn feeds<F: Lifecycle>(
             controller,
             |source, scope, listener, synced| {
                 let objects = Arc::clone(&children.objects);
-                feed::watch_objects(*kind, source, scope, parent, objects, listener, synced)
+                feed::watch_objects(*kind, source, scope, owner_kind, objects, listener, synced)
             },
         );
     }
     if F::REPLICA_SERVICES {
         manager.feed("services", controller, |source, scope, listener, synced| {
             let index = Arc::clone(&children.services);
-            feed::watch_services(source, scope, parent, index, listener, synced)
+            feed::watch_services(source, scope, owner_kind, index, listener, synced)
         });
     }
 }
@@ -157,7 +157,7 @@ fn feeds<F: Lifecycle>(
 struct GroupFeeds {
     source: Source,
     scopes: Vec<Scope>,
-    parent: OwnerKind,
+    owner_kind: OwnerKind,
     groups: Arc<Groups>,
     controller: Arc<Controller>,
     watched: Vec<GroupKind>,
@@ -179,7 +179,7 @@ impl GroupFeeds {
                 self.tasks.spawn(feed::group::watch_groups(
                     self.source.clone(),
                     scope.clone(),
-                    self.parent,
+                    self.owner_kind,
                     *kind,
                     Arc::clone(&self.groups),
                     Arc::clone(&self.controller),

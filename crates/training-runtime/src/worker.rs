@@ -57,7 +57,7 @@ impl<O> Clone for Subject<'_, O> {
 
 impl<O> Copy for Subject<'_, O> {}
 
-/// What the loop remembers of an object's earlier reconciles.
+/// What the loop knows from an object's last reconcile.
 #[derive(Debug)]
 pub struct LastReconcile {
     /// What the API server refused.
@@ -267,9 +267,9 @@ impl<P: Planner> Worker<P> {
             Err(next) => return next,
         };
         let object = &open.job;
-        let state = FailedState::of::<P>(object, now());
+        let failing = FailedState::of::<P>(object, now());
         let known = self.state.failed.lock().get(&key).copied();
-        let changed = known.is_some_and(|known| known != state);
+        let changed = known.is_some_and(|known| known != failing);
         let attempt = Box::pin(self.attempt(&key, object, changed));
         let next = frame.run(&key, object.meta(), attempt).await?;
         let mut failed = self.state.failed.lock();
@@ -277,11 +277,11 @@ impl<P: Planner> Worker<P> {
             failed.remove(&key);
             return Some(next);
         }
-        failed.insert(key.clone(), state);
+        failed.insert(key.clone(), failing);
         // The attempt may have stored the start, from which the deadline counts.
         let stored = self.jobs.get(&key);
         let object = stored.as_deref().unwrap_or(object);
-        let deadline = P::deadline(object).filter(|_| !state.overdue);
+        let deadline = P::deadline(object).filter(|_| !failing.overdue);
         Some(deadline.map_or(next, |at| next.min(self.resync().requeue_at(Some(at)))))
     }
 
@@ -353,7 +353,7 @@ impl<P: Planner> Worker<P> {
                 uid,
                 object: &object,
             };
-            let last = self.last(key, uid);
+            let last = self.last_reconcile(key, uid);
             let stall = last.stall.clone();
             let observed = self.planner.observe(subject, last);
             let mut plan = self.planner.plan(&object, &observed, now());
@@ -451,7 +451,7 @@ impl<P: Planner> Worker<P> {
         Ok(!self.context.caller.exists(object).await?)
     }
 
-    fn last(&self, key: &JobKey, uid: Uid) -> LastReconcile {
+    fn last_reconcile(&self, key: &JobKey, uid: Uid) -> LastReconcile {
         let stalls = self.state.stalls.lock();
         let stall = stalls.get(key).filter(|(of, _)| *of == uid);
         LastReconcile {

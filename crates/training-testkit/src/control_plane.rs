@@ -2,7 +2,7 @@
 //!
 //! It is the light mode of the local cluster: etcd and kube-apiserver as child processes on free ports of 127.0.0.1. They exit when
 //! our end of a pipe closes, which the kernel does however this process ends. With `TRAINYARD_KUBECONFIG` set, the tests use that
-//! cluster instead; [`Can`] says what can't be tested there.
+//! cluster instead; [`Capabilities`] says what can't be tested there.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};

@@ -86,8 +86,8 @@ pub trait Scene {
     fn events(&self) -> Vec<String>;
     /// The names of the pods.
     fn pod_names(&self) -> Vec<&str>;
-    /// The job's stored memory.
-    fn remembers(&self) -> DurableState;
+    /// The job's durable state.
+    fn durable_state(&self) -> DurableState;
 }
 
 impl<F: Lifecycle> Scene for World<F> {
@@ -158,7 +158,7 @@ impl<F: Lifecycle> Scene for World<F> {
         self.pods().map(|(n, _)| n).collect()
     }
 
-    fn remembers(&self) -> DurableState {
-        self.state()
+    fn durable_state(&self) -> DurableState {
+        self.durable_state()
     }
 }

@@ -79,13 +79,13 @@ mod tests {
 
     #[tokio::test]
     async fn what_comes_late_is_still_seen() {
-        let mut looks = 0;
-        let seen = eventually("the third look", Duration::from_secs(1), async || {
-            looks += 1;
-            Ok(if looks == 3 {
-                Seen::Yes(looks)
+        let mut polls = 0;
+        let seen = eventually("the third poll", Duration::from_secs(1), async || {
+            polls += 1;
+            Ok(if polls == 3 {
+                Seen::Yes(polls)
             } else {
-                Seen::NotYet(looks.to_string())
+                Seen::NotYet(polls.to_string())
             })
         })
         .await

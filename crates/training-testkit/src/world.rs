@@ -190,7 +190,7 @@ impl<F: Lifecycle> World<F> {
     }
 
     /// The durable state in the stored status.
-    pub fn state(&self) -> DurableState {
+    pub fn durable_state(&self) -> DurableState {
         self.status().durable_state()
     }
 
@@ -271,15 +271,15 @@ impl<F: Lifecycle> World<F> {
     }
 
     /// Reconciles once from the operator's caches. A status that may be written beside the steps is written before or after them.
-    pub fn reconcile_from_cache(&mut self, fate: ReconcileEnd, status_before: bool) {
+    pub fn reconcile_from_cache(&mut self, end: ReconcileEnd, status_before: bool) {
         let plan = self.plan();
         self.law_of_waking(&plan);
-        self.execute_plan(plan, fate, status_before);
+        self.execute_plan(plan, end, status_before);
     }
 
-    fn execute_plan(&mut self, plan: Plan<StatusOf<F>>, fate: ReconcileEnd, status_before: bool) {
+    fn execute_plan(&mut self, plan: Plan<StatusOf<F>>, end: ReconcileEnd, status_before: bool) {
         let observed = self.observed();
-        let mut calls = Calls { fate, made: 0 };
+        let mut calls = Calls { end, made: 0 };
         let interrupted = self
             .execute(plan, &observed, &mut calls, status_before)
             .err();

@@ -220,7 +220,7 @@ impl Life {
     }
 
     /// Returns how strictly two runs can be compared.
-    pub fn likeness(self) -> Comparison {
+    pub fn comparison(self) -> Comparison {
         match self {
             Self::Deleted(DeletionTime::Creating, _)
             | Self::Deleted(DeletionTime::Finishing, Deletion::Orphan) => Comparison::AtMost,

@@ -86,22 +86,22 @@ impl MpiLife {
     }
 
     pub(super) async fn run(self, actor: &StepRunner<'_>) -> Result<()> {
-        let hands = Actions(actor);
+        let actions = Actions(actor);
         if self == Self::Waits {
-            hands.until_workers(2).await?;
-            hands.until_launchers(0).await?;
+            actions.until_workers(2).await?;
+            actions.until_launchers(0).await?;
             actor.set("worker-0", &State::Running).await?;
             actor.set("worker-1", &State::Running).await?;
         }
         if self == Self::BornSuspended {
-            hands.suspended().await?;
+            actions.suspended().await?;
             actor.suspend(false).await?;
         }
-        hands.run(2).await?;
+        actions.run(2).await?;
         match self {
             Self::Succeeds | Self::Waits | Self::BornSuspended => {
-                hands.succeed().await?;
-                hands.until_workers(0).await
+                actions.succeed().await?;
+                actions.until_workers(0).await
             }
             Self::Retried => {
                 actor.launcher_fails().await?;
@@ -110,67 +110,67 @@ impl MpiLife {
                         count(job, "Launcher", "failed") == 1
                     })
                     .await?;
-                hands.until_launchers(1).await?;
-                hands.succeed().await?;
-                hands.until_workers(2).await
+                actions.until_launchers(1).await?;
+                actions.succeed().await?;
+                actions.until_workers(2).await
             }
             Self::Fails => {
                 actor.launcher_fails().await?;
                 actor.until_true("Failed").await?;
-                hands.until_workers(0).await
+                actions.until_workers(0).await
             }
             Self::WorkerReplaced => {
                 actor.fails("worker-1", 137).await?;
                 actor.until_replaced("worker-1", 1).await?;
                 actor.set("worker-1", &State::Running).await?;
-                hands.until_active(2).await?;
-                hands.succeed().await?;
-                hands.until_workers(0).await
+                actions.until_active(2).await?;
+                actions.succeed().await?;
+                actions.until_workers(0).await
             }
             Self::Suspended => {
                 actor.suspend(true).await?;
-                hands.suspended().await?;
+                actions.suspended().await?;
                 actor.suspend(false).await?;
-                hands.run(2).await?;
-                hands.succeed().await?;
-                hands.until_workers(0).await
+                actions.run(2).await?;
+                actions.succeed().await?;
+                actions.until_workers(0).await
             }
             Self::Restarted => {
-                let former = hands.pods("launcher");
+                let former = actions.pods("launcher");
                 actor.request_restart().await?;
                 actor.until_replaced("worker-0", 1).await?;
                 actor.until_replaced("worker-1", 1).await?;
-                hands.until_others_launch(&former).await?;
-                hands.run(2).await?;
-                hands.succeed().await?;
-                hands.until_workers(0).await
+                actions.until_others_launch(&former).await?;
+                actions.run(2).await?;
+                actions.succeed().await?;
+                actions.until_workers(0).await
             }
             Self::Scaled => {
                 actor.scale(3).await?;
-                hands.run(3).await?;
+                actions.run(3).await?;
                 actor.scale(1).await?;
-                hands.until_workers(1).await?;
-                hands.until_active(1).await?;
-                hands.succeed().await?;
-                hands.until_workers(0).await
+                actions.until_workers(1).await?;
+                actions.until_active(1).await?;
+                actions.succeed().await?;
+                actions.until_workers(0).await
             }
             Self::TimeToLive => {
-                hands.succeed().await?;
-                hands.until_workers(0).await?;
-                hands.until_launchers(0).await?;
+                actions.succeed().await?;
+                actions.until_workers(0).await?;
+                actions.until_launchers(0).await?;
                 actor.until_nothing_is_left().await
             }
             Self::V1TimeToLive => {
                 actor.launcher_succeeds().await?;
                 actor.until_gone().await?;
-                hands.until_workers(0).await?;
+                actions.until_workers(0).await?;
                 actor.until_nothing_is_left().await
             }
             Self::Deleted => {
                 actor.delete(&DeleteParams::background()).await?;
                 actor.until_gone().await?;
-                hands.until_workers(0).await?;
-                hands.until_launchers(0).await?;
+                actions.until_workers(0).await?;
+                actions.until_launchers(0).await?;
                 actor.until_nothing_is_left().await
             }
         }

@@ -93,18 +93,18 @@ impl SparkLife {
     }
 
     pub(super) async fn run(self, actor: &StepRunner<'_>) -> Result<()> {
-        let hands = Actions(actor);
-        let first = hands.submitted(None).await?;
-        hands.runs().await?;
+        let actions = Actions(actor);
+        let first = actions.submitted(None).await?;
+        actions.runs().await?;
         match self {
             Self::Succeeds => {
-                hands.executor_runs().await?;
-                hands.executor(&State::Succeeded).await?;
-                hands.until_executor("COMPLETED").await?;
-                hands.executor_goes().await?;
+                actions.executor_runs().await?;
+                actions.executor(&State::Succeeded).await?;
+                actions.until_executor("COMPLETED").await?;
+                actions.executor_goes().await?;
             }
             Self::TimeToLive => {
-                hands.driver(&State::Succeeded).await?;
+                actions.driver(&State::Succeeded).await?;
                 actor.until_gone().await?;
                 return actor.until_all_is_gone().await;
             }
@@ -114,18 +114,18 @@ impl SparkLife {
                 return actor.until_all_is_gone().await;
             }
             Self::Fails => {
-                hands.driver(&failed()).await?;
-                return hands.until_state("FAILED").await;
+                actions.driver(&failed()).await?;
+                return actions.until_state("FAILED").await;
             }
             Self::Retried => {
-                hands.executor_runs().await?;
-                hands.driver(&failed()).await?;
+                actions.executor_runs().await?;
+                actions.driver(&failed()).await?;
             }
-            Self::Evicted => hands.driver(&State::Evicted).await?,
+            Self::Evicted => actions.driver(&State::Evicted).await?,
             Self::NodeLost => actor.lose_node_of("driver", |_| true, |_| true).await?,
             Self::Suspended => {
                 actor.suspend(true).await?;
-                hands.until_state("SUSPENDED").await?;
+                actions.until_state("SUSPENDED").await?;
                 actor.suspend(false).await?;
             }
             Self::Restarted => actor.request_restart().await?,
@@ -136,11 +136,11 @@ impl SparkLife {
             }
         }
         if self != Self::Succeeds {
-            hands.submitted(Some(first)).await?;
-            hands.runs().await?;
+            actions.submitted(Some(first)).await?;
+            actions.runs().await?;
         }
-        hands.driver(&State::Succeeded).await?;
-        hands.until_state("COMPLETED").await
+        actions.driver(&State::Succeeded).await?;
+        actions.until_state("COMPLETED").await
     }
 }
 
@@ -183,9 +183,9 @@ struct Actions<'a>(&'a StepRunner<'a>);
 impl StepRunner<'_> {
     /// The driver runs, and the status says so.
     pub(super) async fn run_driver(&self) -> Result<()> {
-        let hands = Actions(self);
-        hands.submitted(None).await?;
-        hands.runs().await
+        let actions = Actions(self);
+        actions.submitted(None).await?;
+        actions.runs().await
     }
 }
 

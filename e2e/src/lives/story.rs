@@ -103,7 +103,7 @@ impl Life {
                 succeeds(actor).await
             }
             Self::Elastic => elastic(actor).await,
-            Self::Deleted(moment, deletion) => deleted(actor, moment, deletion).await,
+            Self::Deleted(time, deletion) => deleted(actor, time, deletion).await,
             Self::Recreated => recreated(actor).await,
             Self::Mpi(life) => life.run(actor).await,
             Self::Spark(life) => life.run(actor).await,
@@ -153,8 +153,8 @@ async fn elastic(actor: &StepRunner<'_>) -> Result<()> {
     actor.until_true("Succeeded").await
 }
 
-async fn deleted(actor: &StepRunner<'_>, moment: DeletionTime, deletion: Deletion) -> Result<()> {
-    match moment {
+async fn deleted(actor: &StepRunner<'_>, time: DeletionTime, deletion: Deletion) -> Result<()> {
+    match time {
         DeletionTime::Creating => {
             actor.until_held().await?;
             let others = actor.ranks().iter().copied();
@@ -184,7 +184,7 @@ async fn deleted(actor: &StepRunner<'_>, moment: DeletionTime, deletion: Deletio
         held.gate.open();
     }
     actor.until_gone().await?;
-    match (moment, deletion) {
+    match (time, deletion) {
         (_, Deletion::Background | Deletion::Foreground) => actor.until_left(&[], &[]).await,
         (DeletionTime::Running, Deletion::Orphan) => {
             actor.until_left(actor.ranks(), actor.ranks()).await

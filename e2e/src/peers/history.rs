@@ -242,7 +242,7 @@ impl Recorder {
         let end = Instant::now() + LIMIT;
         let mut all: BTreeMap<String, Pace> = BTreeMap::new();
         loop {
-            let (found, versions) = self.poll().await?;
+            let (found, versions) = self.read().await?;
             let now = Instant::now();
             for name in self
                 .names
@@ -323,7 +323,7 @@ impl Recorder {
     }
 
     /// Returns what there is of each job, and the versions of all of that.
-    async fn poll(&self) -> Result<(BTreeMap<String, Found>, BTreeMap<String, BTreeSet<String>>)> {
+    async fn read(&self) -> Result<(BTreeMap<String, Found>, BTreeMap<String, BTreeSet<String>>)> {
         let mut all: Vec<(String, Value)> = Vec::new();
         for resource in self.kinds.iter().chain([&self.jobs]) {
             for object in self.api(resource).list(&ListParams::default()).await? {

@@ -29,7 +29,7 @@ const POLL: Duration = Duration::from_millis(5);
 
 /// The state of a run.
 #[derive(Debug)]
-pub(super) struct RunLog {
+pub(super) struct RunState {
     /// The executed and successful writes, in order.
     pub written: RefCell<Vec<Key>>,
     /// The time of the last write or start.
@@ -46,7 +46,7 @@ pub(super) struct RunLog {
     pub secrets: Cell<usize>,
 }
 
-impl RunLog {
+impl RunState {
     pub(super) fn new() -> Self {
         Self {
             written: RefCell::default(),
@@ -72,7 +72,7 @@ impl RunLog {
 pub(super) struct Cutter<'a> {
     proxy: &'a Proxy,
     operators: &'a mut Operators,
-    log: &'a RunLog,
+    run: &'a RunState,
     actor: &'a StepRunner<'a>,
     plan: Option<&'a Plan>,
     /// The due cut, if any.
@@ -119,7 +119,7 @@ impl<'a> Cutter<'a> {
     pub(super) fn new(
         proxy: &'a Proxy,
         operators: &'a mut Operators,
-        log: &'a RunLog,
+        run: &'a RunState,
         actor: &'a StepRunner<'a>,
         plan: Option<&'a Plan>,
         anew: bool,
@@ -154,7 +154,7 @@ impl<'a> Cutter<'a> {
         Self {
             proxy,
             operators,
-            log,
+            run,
             actor,
             plan,
             due: plan.map(|_| Due::First),
@@ -179,7 +179,7 @@ impl<'a> Cutter<'a> {
             tokio::select! {
                 Some(write) = self.applied.recv() => self.written(write).await?,
                 () = hit(self.before.as_ref()), if waits => self.hit().await?,
-                () = rests(self.log, STALE), if stale => self.show_what_is_new()?,
+                () = rests(self.run, STALE), if stale => self.show_what_is_new()?,
                 else => return Ok(()),
             }
         }
@@ -194,8 +194,8 @@ impl<'a> Cutter<'a> {
                 end = reconcile(&mut self.applied) => end,
             }
         }
-        self.log.note();
-        self.log.begun.set(true);
+        self.run.note();
+        self.run.begun.set(true);
         Ok(())
     }
 
@@ -213,7 +213,7 @@ impl<'a> Cutter<'a> {
 
     /// Handles an executed write whose response is pending.
     async fn written(&mut self, write: Applied) -> Result<()> {
-        self.log.note();
+        self.run.note();
         if write.code >= 300 {
             write.release();
             return Ok(());
@@ -228,11 +228,11 @@ impl<'a> Cutter<'a> {
             }
             None => None,
         };
-        self.log.written.borrow_mut().push(key);
+        self.run.written.borrow_mut().push(key);
         match cut {
             Some(Cut::After) => self.kill(Some(write)).await,
             Some(Cut::Answered) => {
-                self.log.dying.set(true);
+                self.run.dying.set(true);
                 self.stopped.store(true, Ordering::SeqCst);
                 write.release();
                 sleep(OTHERS).await;
@@ -248,13 +248,13 @@ impl<'a> Cutter<'a> {
     /// Handles a hit of the rule that cuts before the request is executed.
     async fn hit(&mut self) -> Result<()> {
         self.before = None;
-        self.log.note();
+        self.run.note();
         let cut = match self.due {
             Some(Due::First) => self.plan.map(|plan| plan.cut),
             Some(Due::Second(cut, _)) => Some(cut),
             None => None,
         };
-        self.log.dying.set(cut.is_some_and(Cut::kills));
+        self.run.dying.set(cut.is_some_and(Cut::kills));
         if cut == Some(Cut::Before) {
             // Parallel writes pass: only this write is missing.
             let until = Instant::now() + OTHERS;
@@ -266,16 +266,16 @@ impl<'a> Cutter<'a> {
             self.kill(None).await
         } else {
             let key = self.plan.map(|plan| &plan.key);
-            self.log
+            self.run
                 .count_secret(key.is_some_and(|key| key.resource == "secrets"));
             self.due = None;
-            self.log.cut.set(true);
+            self.run.cut.set(true);
             Ok(())
         }
     }
 
     async fn kill(&mut self, write: Option<Applied>) -> Result<()> {
-        self.log.dying.set(true);
+        self.run.dying.set(true);
         self.armed.store(false, Ordering::SeqCst);
         self.operators.kill()?;
         // Data of the dead process on its connections must not reach the API server: closes them before the next write.
@@ -287,10 +287,10 @@ impl<'a> Cutter<'a> {
             if write.code < 300 {
                 self.note_revision().await?;
                 let key = self.keys.next(&write.call, self.actor.name);
-                self.log.written.borrow_mut().push(key);
+                self.run.written.borrow_mut().push(key);
             }
         }
-        self.log.count_secret(self.may_have_unrecorded_secret());
+        self.run.count_secret(self.may_have_unrecorded_secret());
         self.alive_since = Instant::now();
         self.stopped.store(false, Ordering::SeqCst);
         self.change_the_world().await?;
@@ -310,12 +310,12 @@ impl<'a> Cutter<'a> {
             }
             _ => {
                 self.operators.recover().await?;
-                self.log.cut.set(true);
+                self.run.cut.set(true);
             }
         }
-        self.log.note();
+        self.run.note();
         // A run with stale lists continues until the operator has seen the current state, even if nothing is left to do.
-        self.log.dying.set(self.stale.is_some());
+        self.run.dying.set(self.stale.is_some());
         Ok(())
     }
 
@@ -328,7 +328,7 @@ impl<'a> Cutter<'a> {
                 && record.call.is("create", "secrets")
                 && record.rule.as_deref() == Some(WRITES)
         });
-        let written = self.log.written.borrow();
+        let written = self.run.written.borrow();
         let mut creates = written.iter().filter(|key| key.verb == "create");
         sent && !creates.any(|key| matches!(key.resource.as_str(), "pods" | "jobs"))
     }
@@ -336,7 +336,7 @@ impl<'a> Cutter<'a> {
     /// Makes lists show the state of so many writes ago, and holds watches.
     fn show_what_was(&mut self, writes: usize) {
         let at = self.revisions.len().saturating_sub(1 + writes);
-        let at = at.max(last_made(&self.log.written.borrow()));
+        let at = at.max(last_made(&self.run.written.borrow()));
         let exact = format!(
             "resourceVersion={}&resourceVersionMatch=Exact",
             self.revisions[at]
@@ -368,7 +368,7 @@ impl<'a> Cutter<'a> {
     /// Releases the watches of jobs once the operator with stale lists has listed and is idle, and then, when it is idle again, the
     /// other watches.
     fn show_what_is_new(&mut self) -> Result<()> {
-        self.log.note();
+        self.run.note();
         let Some(stale) = &self.stale else {
             return Ok(());
         };
@@ -382,8 +382,8 @@ impl<'a> Cutter<'a> {
         } else {
             others.open();
             self.stale = None;
-            self.log.cut.set(true);
-            self.log.dying.set(false);
+            self.run.cut.set(true);
+            self.run.dying.set(false);
         }
         Ok(())
     }
@@ -395,7 +395,7 @@ impl Cutter<'_> {
         let Some((life, Restart::After(change))) = self.plan.map(|p| (p.life, p.restart)) else {
             return Ok(());
         };
-        while !self.log.abandoned.get() {
+        while !self.run.abandoned.get() {
             sleep(POLL).await;
         }
         if let Some(held) = self.actor.held {
@@ -461,8 +461,8 @@ async fn hit(rule: Option<&Rule>) {
 }
 
 /// Waits until the operator has written nothing for so long.
-async fn rests(log: &RunLog, quiet: Duration) {
-    while log.last.get().elapsed() < quiet {
+async fn rests(run: &RunState, quiet: Duration) {
+    while run.last.get().elapsed() < quiet {
         sleep(POLL).await;
     }
 }

@@ -81,9 +81,9 @@ impl Ending {
     }
 
     /// Returns the differences from an undisturbed run; empty if there are none. Allows so many additional Secrets.
-    pub fn difference(&self, undisturbed: &Self, likeness: Comparison, secrets: usize) -> String {
+    pub fn difference(&self, undisturbed: &Self, comparison: Comparison, secrets: usize) -> String {
         let this = self.without_more_secrets(undisturbed, secrets);
-        match likeness {
+        match comparison {
             Comparison::Exact => {
                 let mut text = difference(&undisturbed.churn, &this.churn);
                 text += &undisturbed.snapshot.diff(&this.snapshot);

@@ -387,7 +387,7 @@ impl Sweep {
         for (life, runs) in lives.iter().zip(learned.into_inner()) {
             let first = runs.first().context("a life that nobody lived")?;
             for run in &runs {
-                let difference = run.ending.difference(&first.ending, life.likeness(), 0);
+                let difference = run.ending.difference(&first.ending, life.comparison(), 0);
                 anyhow::ensure!(
                     difference.is_empty(),
                     "{life} differs from run to run:\n{difference}"
@@ -485,20 +485,20 @@ async fn meet(stage: &mut Stage, plan: &Plan, ending: &Ending) -> Result<bool> {
 async fn each<W>(
     stages: &mut [Stage],
     work: Vec<W>,
-    deed: impl AsyncFn(&mut Stage, W) -> Result<()>,
+    action: impl AsyncFn(&mut Stage, W) -> Result<()>,
 ) -> Result<()> {
     let left = RefCell::new(VecDeque::from(work));
-    let (left, deed) = (&left, &deed);
-    let players = stages.iter_mut().map(|stage| async move {
+    let (left, action) = (&left, &action);
+    let workers = stages.iter_mut().map(|stage| async move {
         loop {
             let next = left.borrow_mut().pop_front();
             match next {
-                Some(work) => deed(stage, work).await?,
+                Some(work) => action(stage, work).await?,
                 None => return anyhow::Ok(()),
             }
         }
     });
-    join_all(players).await.into_iter().collect()
+    join_all(workers).await.into_iter().collect()
 }
 
 /// Replaces a stage that has had enough runs.

@@ -9,7 +9,7 @@ use training_testkit::proxy::{Proxy, Record};
 use training_testkit::wait::{HANG, Seen, eventually};
 
 use super::change;
-use super::cutter::{CUT, Cutter, RunLog, of_a_job};
+use super::cutter::{CUT, Cutter, RunState, of_a_job};
 use super::ending::Ending;
 use super::operators::{Operators, Setting};
 use super::point::{Key, Keys, Plan, Restart};
@@ -43,7 +43,7 @@ pub struct Stage {
 struct Past {
     job: String,
     what: String,
-    likeness: Comparison,
+    comparison: Comparison,
     /// The number of additional Secrets that are allowed.
     secrets: usize,
     ending: Ending,
@@ -113,7 +113,7 @@ impl Stage {
         proxy.clear_rules();
         proxy.clear_records();
         let held = life.held(&job);
-        let log = RunLog::new();
+        let run = RunState::new();
         let actor = StepRunner {
             world,
             name: &job,
@@ -123,7 +123,7 @@ impl Stage {
         let cutter = Cutter::new(
             proxy,
             &mut self.operators,
-            &log,
+            &run,
             &actor,
             plan,
             self.setting.reads,
@@ -133,14 +133,14 @@ impl Stage {
         let until_settled = async || {
             // Under load, clean-up may follow a job's end late.
             world.auditor.until_settled().await?;
-            until_quiet(&log, QUIET).await
+            until_quiet(&run, QUIET).await
         };
         let whole = async {
-            while !log.begun.get() {
+            while !run.begun.get() {
                 tokio::time::sleep(POLL).await;
             }
             if late {
-                live_until_the_cut(life, &actor, &log).await?;
+                live_until_the_cut(life, &actor, &run).await?;
                 change::lead_to_end(&actor).await?;
                 until_settled().await?;
                 return without_terminating_pods(&take).await;
@@ -149,7 +149,7 @@ impl Stage {
             match undisturbed {
                 None => until_settled().await?,
                 Some(undisturbed) => {
-                    until_like(&take, life, &log, undisturbed).await?;
+                    until_like(&take, life, &run, undisturbed).await?;
                 }
             }
             take().await
@@ -176,19 +176,19 @@ impl Stage {
             job,
             what,
             // A run that was driven to its own end is compared with that.
-            likeness: if late {
+            comparison: if late {
                 Comparison::Exact
             } else {
-                life.likeness()
+                life.comparison()
             },
-            secrets: log.secrets.get(),
+            secrets: run.secrets.get(),
             ending: expected,
         });
         Ok(Run {
             ending,
-            written: log.written.take(),
+            written: run.written.take(),
             read,
-            cut: log.cut.get(),
+            cut: run.cut.get(),
         })
     }
 
@@ -203,7 +203,7 @@ impl Stage {
 
     /// Ends the stage: checks all of its runs once more, and returns the failures.
     pub async fn strike(self) -> Result<Vec<String>> {
-        let log = RunLog::new();
+        let run = RunState::new();
         // Leases are always renewed.
         let counts = || {
             let mut counts = self.proxy.counts();
@@ -214,10 +214,10 @@ impl Stage {
         eventually("the operator to rest", HANG, async || {
             let counts = counts();
             if counts != *seen.borrow() {
-                log.last.set(tokio::time::Instant::now());
+                run.last.set(tokio::time::Instant::now());
                 *seen.borrow_mut() = counts;
             }
-            Ok(if log.last.get().elapsed() >= LONG_QUIET {
+            Ok(if run.last.get().elapsed() >= LONG_QUIET {
                 Seen::Yes(())
             } else {
                 Seen::NotYet("it still asks".into())
@@ -227,7 +227,7 @@ impl Stage {
         let mut wrong = Vec::new();
         for past in &self.past {
             let ending = Ending::take(&self.world, &past.job, self.setting.gangs).await?;
-            let difference = ending.difference(&past.ending, past.likeness, past.secrets);
+            let difference = ending.difference(&past.ending, past.comparison, past.secrets);
             if !difference.is_empty() {
                 wrong.push(format!("{}, looked at again:\n{difference}", past.what));
             }
@@ -254,9 +254,9 @@ impl Stage {
 }
 
 /// Runs a life cycle until the operator dies. If the write doesn't occur, runs it to its end.
-async fn live_until_the_cut(life: Life, actor: &StepRunner<'_>, log: &RunLog) -> Result<()> {
+async fn live_until_the_cut(life: Life, actor: &StepRunner<'_>, run: &RunState) -> Result<()> {
     let dies = async {
-        while !log.dying.get() {
+        while !run.dying.get() {
             tokio::time::sleep(POLL).await;
         }
     };
@@ -266,11 +266,11 @@ async fn live_until_the_cut(life: Life, actor: &StepRunner<'_>, log: &RunLog) ->
         lived = life.run(actor) => {
             lived?;
             // The very last write may be in flight.
-            until_quiet(log, SHORT_QUIET).await?;
+            until_quiet(run, SHORT_QUIET).await?;
         }
     }
-    log.abandoned.set(true);
-    while log.dying.get() {
+    run.abandoned.set(true);
+    while run.dying.get() {
         tokio::time::sleep(POLL).await;
     }
     Ok(())
@@ -287,9 +287,9 @@ fn print_last(records: &[Record], run: &str) {
     }
 }
 
-async fn until_quiet(log: &RunLog, quiet: Duration) -> Result<()> {
+async fn until_quiet(run: &RunState, quiet: Duration) -> Result<()> {
     eventually("the operator to rest", HANG, async || {
-        Ok(if log.last.get().elapsed() >= quiet {
+        Ok(if run.last.get().elapsed() >= quiet {
             Seen::Yes(())
         } else {
             Seen::NotYet("it still writes".into())
@@ -315,17 +315,17 @@ async fn without_terminating_pods(take: impl AsyncFn() -> Result<Ending>) -> Res
 async fn until_like(
     take: impl AsyncFn() -> Result<Ending>,
     life: Life,
-    log: &RunLog,
+    run: &RunState,
     undisturbed: &Ending,
 ) -> Result<()> {
-    let rests = || log.last.get().elapsed() >= SHORT_QUIET && !log.dying.get();
+    let rests = || run.last.get().elapsed() >= SHORT_QUIET && !run.dying.get();
     eventually("the end of the undisturbed run", HANG, async || {
         tokio::time::sleep(PAUSE).await;
         if !rests() {
             return Ok(Seen::NotYet("the operator doesn't rest yet".into()));
         }
         let ending = take().await?;
-        let difference = ending.difference(undisturbed, life.likeness(), log.secrets.get());
+        let difference = ending.difference(undisturbed, life.comparison(), run.secrets.get());
         Ok(if difference.is_empty() && rests() {
             Seen::Yes(())
         } else {

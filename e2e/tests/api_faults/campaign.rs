@@ -26,10 +26,10 @@ pub fn on(namespace: &str, (verb, resource): Target, action: Action) -> Rule {
 }
 
 /// The number of such requests by the operator in the job's namespace.
-fn asked(trial: &FaultTest, (verb, resource): Target) -> usize {
-    let records = trial.proxy.records();
+fn asked(test: &FaultTest, (verb, resource): Target) -> usize {
+    let records = test.proxy.records();
     let ours = records.iter().map(|record| &record.call);
-    ours.filter(|call| call.namespace == trial.namespace() && call.is_for_jobs(verb, resource))
+    ours.filter(|call| call.namespace == test.namespace() && call.is_for_jobs(verb, resource))
         .count()
 }
 
@@ -39,10 +39,10 @@ fn asked(trial: &FaultTest, (verb, resource): Target) -> usize {
 pub async fn requests(life: Life, fault: &Fault) -> Result<()> {
     let rounds = if is_deep() { 3 } else { 1 };
     for nth in 1..=rounds {
-        let Some(mut trial) = FaultTest::of(life, fault.name).await? else {
+        let Some(mut test) = FaultTest::of(life, fault.name).await? else {
             return Ok(());
         };
-        trial = trial.flags(fault.flags);
+        test = test.flags(fault.flags);
         for phase in Phase::ALL {
             let targets = fault.targets(life, phase);
             let which = |target: &Target| {
@@ -51,13 +51,13 @@ pub async fn requests(life: Life, fault: &Fault) -> Result<()> {
             };
             let rules = targets
                 .iter()
-                .map(|target| on(trial.namespace(), *target, (fault.action)()).nth(which(target)));
+                .map(|target| on(test.namespace(), *target, (fault.action)()).nth(which(target)));
             let rules: Vec<Rule> = rules.collect();
-            trial.rule(&rules);
-            let before: Vec<usize> = targets.iter().map(|t| asked(&trial, *t)).collect();
-            trial.run_phase(phase).await?;
+            test.rule(&rules);
+            let before: Vec<usize> = targets.iter().map(|t| asked(&test, *t)).collect();
+            test.run_phase(phase).await?;
             for ((target, rule), before) in targets.iter().zip(&rules).zip(before) {
-                let (wanted, came) = (which(target), asked(&trial, *target) - before);
+                let (wanted, came) = (which(target), asked(&test, *target) - before);
                 // The status may be complete before the next write of this phase is due.
                 if wanted > life.least(phase, *target).max(came) {
                     let (verb, resource) = target;
@@ -67,11 +67,11 @@ pub async fn requests(life: Life, fault: &Fault) -> Result<()> {
                     );
                     continue;
                 }
-                trial.until_hit(std::slice::from_ref(rule), 1).await?;
+                test.until_hit(std::slice::from_ref(rule), 1).await?;
             }
         }
-        trial.assert_life();
-        trial.assert_clean().await?;
+        test.assert_life();
+        test.assert_clean().await?;
     }
     Ok(())
 }
@@ -151,18 +151,18 @@ pub async fn all_requests_on(
         shares.push(share);
     }
     for share in shares {
-        let Some(trial) = FaultTest::on(control, life, "faults").await? else {
+        let Some(test) = FaultTest::on(control, life, "faults").await? else {
             return Ok(());
         };
-        let mut trial = trial.flags(DEADLINE);
+        let mut test = test.flags(DEADLINE);
         for phase in Phase::ALL {
-            let rules = share.rules(trial.namespace(), phase);
-            trial.rule(&rules);
-            trial.run_phase(phase).await?;
-            trial.until_hit(&rules, 1).await?;
+            let rules = share.rules(test.namespace(), phase);
+            test.rule(&rules);
+            test.run_phase(phase).await?;
+            test.until_hit(&rules, 1).await?;
         }
-        trial.assert_life();
-        trial.assert_clean().await?;
+        test.assert_life();
+        test.assert_clean().await?;
     }
     Ok(())
 }
@@ -177,57 +177,57 @@ pub async fn lasting(
     at_least: Duration,
     mut after: impl FnMut(&FaultTest) -> Result<()>,
 ) -> Result<()> {
-    let Some(mut trial) = FaultTest::of(life, name).await? else {
+    let Some(mut test) = FaultTest::of(life, name).await? else {
         return Ok(());
     };
     for phase in Phase::ALL {
         let aims = targets(phase).into_iter();
         let rules: Vec<Rule> = aims
-            .map(|target| on(trial.namespace(), target, action()))
+            .map(|target| on(test.namespace(), target, action()))
             .collect();
-        trial.proxy.clear_records();
-        trial.rule(&rules);
-        trial.begin(phase).await?;
+        test.proxy.clear_records();
+        test.rule(&rules);
+        test.begin(phase).await?;
         // Releases the requests in order, because later writes wait for earlier ones.
         for (nth, rule) in rules.iter().enumerate() {
             let hits = if nth == 0 { times } else { 1 };
-            trial.until_hit(std::slice::from_ref(rule), hits).await?;
+            test.until_hit(std::slice::from_ref(rule), hits).await?;
             if nth == 0 {
                 tokio::time::sleep(at_least).await;
             }
-            trial.rule(&rules[nth + 1..]);
+            test.rule(&rules[nth + 1..]);
         }
-        trial.end(phase).await?;
-        after(&trial)?;
+        test.end(phase).await?;
+        after(&test)?;
     }
-    trial.assert_life();
-    trial.assert_clean().await
+    test.assert_life();
+    test.assert_clean().await
 }
 
 /// The rules of a watch fault.
-fn broken(trial: &FaultTest, news: &WatchFault, version: &str) -> Vec<Rule> {
-    let resources = news.resources(trial.life).into_iter();
+fn broken(test: &FaultTest, fault: &WatchFault, version: &str) -> Vec<Rule> {
+    let resources = fault.resources(test.life).into_iter();
     resources
         .map(|resource| {
-            let action = (news.action)(trial.life, resource, version);
-            on(trial.namespace(), ("watch", resource), action)
+            let action = (fault.action)(test.life, resource, version);
+            on(test.namespace(), ("watch", resource), action)
         })
         .collect()
 }
 
 /// Ends a watch fault.
-async fn cure(trial: &FaultTest, news: &WatchFault) -> Result<()> {
-    match news.cure {
+async fn recover(test: &FaultTest, fault: &WatchFault) -> Result<()> {
+    match fault.recovery {
         Recovery::None => {}
-        Recovery::End => trial.proxy.clear_rules(),
+        Recovery::End => test.proxy.clear_rules(),
         Recovery::Reopen => {
-            trial.proxy.clear_rules();
-            trial.proxy.cut().await?;
+            test.proxy.clear_rules();
+            test.proxy.cut().await?;
         }
         Recovery::Relist => {
             // Leaves time for wrong reactions to incomplete events.
             tokio::time::sleep(Duration::from_millis(500)).await;
-            trial.relist().await?;
+            test.relist().await?;
         }
     }
     Ok(())
@@ -235,19 +235,19 @@ async fn cure(trial: &FaultTest, news: &WatchFault) -> Result<()> {
 
 /// Waits until the rule for a watch has hit again, or until the failed pod is replaced and nothing is left to hit. Returns whether it has
 /// hit.
-async fn until_struck(trial: &FaultTest, rule: &Rule, before: usize) -> Result<bool> {
+async fn until_struck(test: &FaultTest, rule: &Rule, before: usize) -> Result<bool> {
     eventually("the fault to hit a failure", HANG, async || {
         let hit = rule.hits() > before;
         // Events of the job itself always come: the operator updates its status after the failure.
-        let over = rule.name() == "watch pods" && trial.is_replaced();
+        let over = rule.name() == "watch pods" && test.is_replaced();
         Ok(if hit || over {
             Seen::Yes(hit)
         } else {
-            let job = trial.world.jobs.get(JOB).await?;
+            let job = test.world.jobs.get(JOB).await?;
             Seen::NotYet(format!(
                 "{} hit nothing; replaced: {}; {}",
                 rule.name(),
-                trial.is_replaced(),
+                test.is_replaced(),
                 job["status"]
             ))
         })
@@ -256,77 +256,77 @@ async fn until_struck(trial: &FaultTest, rule: &Rule, before: usize) -> Result<b
 }
 
 /// A pod fails while the watches are broken, and is replaced. Nothing else happens before the fault has hit the event of the failure.
-async fn failure(trial: &mut FaultTest, news: &WatchFault, version: &str) -> Result<()> {
-    let rules = broken(trial, news, version);
+async fn failure(test: &mut FaultTest, fault: &WatchFault, version: &str) -> Result<()> {
+    let rules = broken(test, fault, version);
     let of_pods = rules.iter().find(|rule| rule.name() == "watch pods");
     let matters = of_pods.or(rules.first()).context("no watch is broken")?;
-    trial.rule(&rules);
+    test.rule(&rules);
     // A list would show what the watch must not show.
-    trial.reopen(&rules).await?;
+    test.reopen(&rules).await?;
     // The lost event must be that of the failure.
-    for _ in 0..news.spared(trial.life) {
-        trial.noise().await;
+    for _ in 0..fault.spared(test.life) {
+        test.noise().await;
     }
     let mut struck = false;
     // A stream that ended in between counts from zero again, and may pass all events of one failure.
     for _ in 0..FAILURES {
         // The fault hits a stalled watch when the watch opens.
-        let before = if news.cure == Recovery::End {
+        let before = if fault.recovery == Recovery::End {
             0
         } else {
             matters.hits()
         };
-        trial.fail_next().await?;
-        struck = until_struck(trial, matters, before).await?;
+        test.fail_next().await?;
+        struck = until_struck(test, matters, before).await?;
         if struck {
             break;
         }
-        trial.run_replacement().await?;
+        test.run_replacement().await?;
     }
-    anyhow::ensure!(struck, "{} hit no event of a failure", news.name);
-    trial.until_heard(&rules).await?;
-    if news.cure == Recovery::End {
-        anyhow::ensure!(!trial.is_replaced(), "{}: it was seen", news.name);
+    anyhow::ensure!(struck, "{} hit no event of a failure", fault.name);
+    test.until_heard(&rules).await?;
+    if fault.recovery == Recovery::End {
+        anyhow::ensure!(!test.is_replaced(), "{}: it was seen", fault.name);
     }
-    cure(trial, news).await?;
-    trial.run_replacement().await?;
-    trial.until_active().await
+    recover(test, fault).await?;
+    test.run_replacement().await?;
+    test.until_active().await
 }
 
 /// Runs a phase in which the watches are broken.
 async fn phase_of(
-    trial: &mut FaultTest,
+    test: &mut FaultTest,
     phase: Phase,
-    news: &WatchFault,
+    fault: &WatchFault,
     version: &str,
 ) -> Result<()> {
     if phase == Phase::Running {
-        return failure(trial, news, version).await;
+        return failure(test, fault, version).await;
     }
-    let rules = broken(trial, news, version);
-    trial.rule(&rules);
+    let rules = broken(test, fault, version);
+    test.rule(&rules);
     if phase != Phase::Creating {
         // A list would show the deletions, and then no event may follow.
-        trial.reopen(&rules).await?;
+        test.reopen(&rules).await?;
     }
-    trial.begin(phase).await?;
-    trial.until_heard(&rules).await?;
-    cure(trial, news).await?;
-    trial.end(phase).await
+    test.begin(phase).await?;
+    test.until_heard(&rules).await?;
+    recover(test, fault).await?;
+    test.end(phase).await
 }
 
 /// Runs a full life cycle in which the watches are broken in each phase.
-pub async fn watches(life: Life, news: &WatchFault) -> Result<()> {
-    let Some(trial) = FaultTest::of(life, news.name).await? else {
+pub async fn watches(life: Life, fault: &WatchFault) -> Result<()> {
+    let Some(test) = FaultTest::of(life, fault.name).await? else {
         return Ok(());
     };
-    let mut trial = trial.flags(news.flags());
-    let version = trial.old_version().await?;
+    let mut test = test.flags(fault.flags());
+    let version = test.old_version().await?;
     for phase in Phase::ALL {
-        phase_of(&mut trial, phase, news, &version).await?;
+        phase_of(&mut test, phase, fault, &version).await?;
     }
-    trial.assert_life();
-    trial.assert_clean().await
+    test.assert_life();
+    test.assert_clean().await
 }
 
 /// Runs full life cycles in which each of these faults breaks the watches once.
@@ -354,26 +354,26 @@ async fn one_life(
     faults: &[&WatchFault],
 ) -> Result<()> {
     anyhow::ensure!(faults.len() >= Phase::ALL.len(), "a phase without a fault");
-    let Some(trial) = FaultTest::on(control, life, "news").await? else {
+    let Some(test) = FaultTest::on(control, life, "watches").await? else {
         return Ok(());
     };
     let flags: Vec<_> = faults
         .iter()
-        .flat_map(|news| news.flags())
+        .flat_map(|fault| fault.flags())
         .copied()
         .collect();
     let workers = u32::try_from(faults.len())?;
-    let mut trial = trial.flags(&flags).workers(workers);
-    let version = trial.old_version().await?;
-    for (nth, news) in faults.iter().enumerate() {
+    let mut test = test.flags(&flags).workers(workers);
+    let version = test.old_version().await?;
+    for (nth, fault) in faults.iter().enumerate() {
         let phase = match nth {
             0 => Phase::Creating,
             _ if nth + 1 == faults.len() => Phase::Finishing,
             _ => Phase::Running,
         };
-        let outcome = phase_of(&mut trial, phase, news, &version).await;
-        outcome.with_context(|| format!("{} while {phase:?}", news.name))?;
+        let outcome = phase_of(&mut test, phase, fault, &version).await;
+        outcome.with_context(|| format!("{} while {phase:?}", fault.name))?;
     }
-    trial.assert_life();
-    trial.assert_clean().await
+    test.assert_life();
+    test.assert_clean().await
 }

@@ -18,8 +18,8 @@ const AT_ONCE: usize = 16;
 const WORKERS: u32 = 40;
 
 /// Waits until this many requests of the job are held, and no more; other requests pass the gate.
-async fn until_full(trial: &FaultTest, held: &Rule) -> Result<()> {
-    trial.until_hit(std::slice::from_ref(held), AT_ONCE).await?;
+async fn until_full(test: &FaultTest, held: &Rule) -> Result<()> {
+    test.until_hit(std::slice::from_ref(held), AT_ONCE).await?;
     holds_for(Duration::from_secs(1), async || {
         anyhow::ensure!(held.hits() == AT_ONCE, "{} requests at once", held.hits());
         Ok(())
@@ -29,11 +29,11 @@ async fn until_full(trial: &FaultTest, held: &Rule) -> Result<()> {
 
 #[tokio::test]
 async fn f_75_requests_of_one_job_are_bounded_and_others_go_on_beside_them() -> Result<()> {
-    let Some(mut trial) = FaultTest::set_up("f75").await? else {
+    let Some(mut test) = FaultTest::set_up("f75").await? else {
         return Ok(());
     };
     let held = |verb: &'static str, gate: &Gate| {
-        let namespace = trial.namespace().to_owned();
+        let namespace = test.namespace().to_owned();
         let hold = Action::Hold(gate.clone());
         Rule::new(verb, hold, move |call: &Call| {
             call.namespace == namespace && call.verb == verb && call.resource != "events"
@@ -43,25 +43,25 @@ async fn f_75_requests_of_one_job_are_bounded_and_others_go_on_beside_them() -> 
     let creates = held("create", &gate);
     let later = Gate::closed();
     let deletes = held("delete", &later);
-    trial.rule(std::slice::from_ref(&creates));
-    trial.start().await?;
+    test.rule(std::slice::from_ref(&creates));
+    test.start().await?;
     let job = FaultTest::job().role("Worker", WORKERS);
-    trial.world.jobs.create(&job.build()).await?;
-    until_full(&trial, &creates).await?;
+    test.world.jobs.create(&job.build()).await?;
+    until_full(&test, &creates).await?;
     // The healthy job finishes while all of this waits.
-    trial.until_canary().await?;
+    test.until_canary().await?;
     gate.open();
-    let (kubelet, namespace) = (&trial.world.kubelet, trial.namespace());
+    let (kubelet, namespace) = (&test.world.kubelet, test.namespace());
     kubelet.until_pods(namespace, JOB, 41).await?;
     kubelet.all_running(namespace, JOB).await?;
     let all_active = |job: &Value| counters(job, "Worker").get("active") == Some(&WORKERS.into());
-    let jobs = &trial.world.jobs;
+    let jobs = &test.world.jobs;
     jobs.until(JOB, "with all active", all_active).await?;
     // Suspending the running job deletes all of its pods at once.
-    trial.rule(std::slice::from_ref(&deletes));
+    test.rule(std::slice::from_ref(&deletes));
     let suspend = |suspend: bool| json!({ "spec": { "runPolicy": { "suspend": suspend } } });
     jobs.merge(JOB, &suspend(true)).await?;
-    until_full(&trial, &deletes).await?;
+    until_full(&test, &deletes).await?;
     later.open();
     jobs.until_true(JOB, "Suspended").await?;
     kubelet.until_pods(namespace, JOB, 0).await?;
@@ -69,27 +69,27 @@ async fn f_75_requests_of_one_job_are_bounded_and_others_go_on_beside_them() -> 
     kubelet.until_pods(namespace, JOB, 41).await?;
     kubelet.all_running(namespace, JOB).await?;
     jobs.until(JOB, "with all active again", all_active).await?;
-    let made = trial.world.auditor.summary();
+    let made = test.world.auditor.summary();
     for n in 0..WORKERS {
         let pod = format!("Pod/pt-worker-{n}");
         let creates = made.get(&pod).map_or(0, |churn| churn.creates);
         assert_eq!(creates, 2, "{pod}");
     }
-    trial.assert_clean().await
+    test.assert_clean().await
 }
 
 #[tokio::test]
 async fn f_76_lists_at_the_start_are_quorum_reads() -> Result<()> {
-    let Some(mut trial) = FaultTest::set_up("f76").await? else {
+    let Some(mut test) = FaultTest::set_up("f76").await? else {
         return Ok(());
     };
     for phase in Phase::ALL {
         if phase != Phase::Creating {
-            trial.relist().await?;
+            test.relist().await?;
         }
-        trial.run_phase(phase).await?;
+        test.run_phase(phase).await?;
     }
-    let records = trial.proxy.records();
+    let records = test.proxy.records();
     let lists: Vec<&str> = records
         .iter()
         .filter(|record| record.call.verb == "list")
@@ -99,17 +99,17 @@ async fn f_76_lists_at_the_start_are_quorum_reads() -> Result<()> {
     assert!(lists.len() >= 12, "{lists:?}");
     let cached = lists.iter().find(|uri| uri.contains("resourceVersion"));
     assert_eq!(cached, None, "a list that a cache may answer");
-    trial.assert_clean().await
+    test.assert_clean().await
 }
 
 #[tokio::test]
 async fn mt_53_forged_pods_are_nobodys() -> Result<()> {
-    let Some(mut trial) = FaultTest::set_up("mt53").await? else {
+    let Some(mut test) = FaultTest::set_up("mt53").await? else {
         return Ok(());
     };
-    trial.run_phase(Phase::Creating).await?;
-    let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
-    let real = read::pods(&trial.world.client, trial.namespace(), JOB).await?;
+    test.run_phase(Phase::Creating).await?;
+    let pods: Api<Pod> = Api::namespaced(test.world.client.clone(), test.namespace());
+    let real = read::pods(&test.world.client, test.namespace(), JOB).await?;
     let real = &real[0]["metadata"];
     // One pod with all our labels, and one that also names the job as its controller.
     for (name, owners) in [
@@ -126,15 +126,15 @@ async fn mt_53_forged_pods_are_nobodys() -> Result<()> {
         e2e::set_pod_status(&pods, name, json!({ "phase": "Failed" })).await?;
     }
     for phase in [Phase::Running, Phase::Finishing] {
-        trial.begin(phase).await?;
+        test.begin(phase).await?;
         if phase == Phase::Running {
-            trial.end(phase).await?;
+            test.end(phase).await?;
         }
     }
-    let job = trial.world.jobs.until_true(JOB, "Succeeded").await?;
+    let job = test.world.jobs.until_true(JOB, "Succeeded").await?;
     assert_eq!(job["status"]["restarts"], 1, "{}", job["status"]);
     eventually("our pods to be cleaned up", HANG, async || {
-        let left = read::names(&read::pods(&trial.world.client, trial.namespace(), JOB).await?);
+        let left = read::names(&read::pods(&test.world.client, test.namespace(), JOB).await?);
         Ok(if left == ["forged-labels", "forged-owner"] {
             Seen::Yes(())
         } else {
@@ -143,12 +143,12 @@ async fn mt_53_forged_pods_are_nobodys() -> Result<()> {
     })
     .await?;
     // To the auditor they look like wrong pods of the operator; it must find nothing else.
-    trial.world.auditor.settled().await?;
-    let about_others: Vec<String> = trial.world.auditor.violations();
+    test.world.auditor.settled().await?;
+    let about_others: Vec<String> = test.world.auditor.violations();
     let about_others = about_others
         .iter()
         .filter(|wrong| !wrong.contains("forged"));
     assert_eq!(about_others.collect::<Vec<_>>(), Vec::<&String>::new());
-    trial.until_canary().await?;
-    trial.operator()?.assert_no_panic()
+    test.until_canary().await?;
+    test.operator()?.assert_no_panic()
 }

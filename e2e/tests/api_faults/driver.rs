@@ -142,7 +142,7 @@ impl FaultTest {
     /// Sets flags of the operator, which starts later.
     pub fn flags(self, flags: &[(&'static str, &str)]) -> Self {
         let all = flags.iter();
-        all.fold(self, |trial, (name, value)| trial.flag(name, value))
+        all.fold(self, |test, (name, value)| test.flag(name, value))
     }
 
     /// The namespace that the fault affects.
@@ -179,7 +179,7 @@ impl FaultTest {
         Ok(())
     }
 
-    /// The options that start this trial's operator.
+    /// The options that start this test's operator.
     pub fn operator_options(&self) -> Options {
         let mut options: Options = self.world.options(&self.kubeconfig);
         options.namespace = format!("{},{}", self.namespace(), self.canary.namespace());
@@ -527,7 +527,7 @@ impl FaultTest {
         Ok(())
     }
 
-    /// The end of every trial: the healthy job has succeeded, no violations, and no request was sent too often.
+    /// The end of every test: the healthy job has succeeded, no violations, and no request was sent too often.
     pub async fn assert_clean(&mut self) -> Result<()> {
         self.assert_clean_but_for(None).await
     }

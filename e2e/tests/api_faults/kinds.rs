@@ -23,8 +23,8 @@ async fn asked(kind: Kind) -> Result<()> {
 async fn told(kind: Kind) -> Result<()> {
     all_watches(Life(kind), &WATCHES).await?;
     if is_deep() {
-        for news in WATCHES {
-            watches(Life(kind), news).await?;
+        for fault in WATCHES {
+            watches(Life(kind), fault).await?;
         }
     }
     Ok(())

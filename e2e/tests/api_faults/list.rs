@@ -26,22 +26,22 @@ async fn f_37_an_error_410_in_the_stream_leads_to_a_list() -> Result<()> {
 
 #[tokio::test]
 async fn f_37_a_list_is_not_asked_for_again_at_once() -> Result<()> {
-    let Some(mut trial) = FaultTest::set_up("f37rate").await? else {
+    let Some(mut test) = FaultTest::set_up("f37rate").await? else {
         return Ok(());
     };
-    trial.run_phase(Phase::Creating).await?;
+    test.run_phase(Phase::Creating).await?;
     let gone = Answer::new(410, "Expired", "too old resource version");
     let rule = on(
-        trial.namespace(),
+        test.namespace(),
         ("watch", "pods"),
         Action::Answer(Effect::Without, gone),
     );
-    trial.rule(std::slice::from_ref(&rule));
-    trial.proxy.cut().await?;
-    trial.until_hit(&[rule], 3).await?;
-    trial.proxy.clear_rules();
-    let namespace = trial.namespace().to_owned();
-    let lists: Vec<_> = trial
+    test.rule(std::slice::from_ref(&rule));
+    test.proxy.cut().await?;
+    test.until_hit(&[rule], 3).await?;
+    test.proxy.clear_rules();
+    let namespace = test.namespace().to_owned();
+    let lists: Vec<_> = test
         .proxy
         .records()
         .into_iter()
@@ -57,9 +57,9 @@ async fn f_37_a_list_is_not_asked_for_again_at_once() -> Result<()> {
         );
     }
     for phase in [Phase::Running, Phase::Finishing] {
-        trial.run_phase(phase).await?;
+        test.run_phase(phase).await?;
     }
-    trial.assert_clean().await
+    test.assert_clean().await
 }
 
 #[tokio::test]
@@ -79,7 +79,7 @@ async fn f_39_what_an_unreadable_event_said_is_listed() -> Result<()> {
 
 /// One of several jobs can't be decoded, in the initial list and as an event.
 async fn unreadable(kind: Kind) -> Result<()> {
-    let Some(mut trial) = FaultTest::of(Life(kind), "f40").await? else {
+    let Some(mut test) = FaultTest::of(Life(kind), "f40").await? else {
         return Ok(());
     };
     let odd = |name: &str| {
@@ -91,44 +91,44 @@ async fn unreadable(kind: Kind) -> Result<()> {
     // The type expects a number; the object has text.
     let (_, field) = odd("any");
     let number = format!("\"{field}\":77");
-    let text = format!("\"{field}\":\"many\"");
-    let poison = || Change::text(&number, &text);
+    let wrong = format!("\"{field}\":\"many\"");
+    let poison = || Change::text(&number, &wrong);
     let rules = || {
         [
             on(
-                trial.namespace(),
+                test.namespace(),
                 ("list", kind.plural),
                 Action::AlterAnswer(poison()),
             ),
             on(
-                trial.namespace(),
+                test.namespace(),
                 ("watch", kind.plural),
                 Action::AlterEvents(poison()),
             ),
         ]
     };
     let rules = rules();
-    trial.rule(&rules);
-    trial.world.jobs.create(&odd("listed").0).await?;
-    trial.begin(Phase::Creating).await?;
-    trial.until_hit(&rules[..1], 1).await?;
-    trial.end(Phase::Creating).await?;
-    trial.world.jobs.create(&odd("told").0).await?;
-    trial.until_hit(&rules[1..], 1).await?;
+    test.rule(&rules);
+    test.world.jobs.create(&odd("listed").0).await?;
+    test.begin(Phase::Creating).await?;
+    test.until_hit(&rules[..1], 1).await?;
+    test.end(Phase::Creating).await?;
+    test.world.jobs.create(&odd("told").0).await?;
+    test.until_hit(&rules[1..], 1).await?;
     for phase in [Phase::Running, Phase::Finishing] {
-        trial.run_phase(phase).await?;
+        test.run_phase(phase).await?;
     }
     for name in ["listed", "told"] {
-        read::events_with(&trial.world.client, trial.namespace(), name, "InvalidSpec").await?;
-        let pods = read::pods(&trial.world.client, trial.namespace(), name).await?;
+        read::events_with(&test.world.client, test.namespace(), name, "InvalidSpec").await?;
+        let pods = read::pods(&test.world.client, test.namespace(), name).await?;
         anyhow::ensure!(pods.is_empty(), "{name}: {:?}", read::names(&pods));
     }
     // Once they can be decoded, they are reconciled.
-    trial.relist().await?;
+    test.relist().await?;
     for name in ["listed", "told"] {
-        trial.run_beside(name).await?;
+        test.run_beside(name).await?;
     }
-    trial.assert_clean().await
+    test.assert_clean().await
 }
 
 #[tokio::test]
@@ -137,20 +137,20 @@ async fn f_40_f_73_mt_30_a_job_that_cant_be_read_is_set_aside_alone() -> Result<
 }
 
 async fn older_list(kind: Kind) -> Result<()> {
-    let Some(mut trial) = FaultTest::of(Life(kind), "f41").await? else {
+    let Some(mut test) = FaultTest::of(Life(kind), "f41").await? else {
         return Ok(());
     };
-    let all = trial.life.watched();
+    let all = test.life.watched();
     for phase in Phase::ALL {
-        trial.run_phase(phase).await?;
+        test.run_phase(phase).await?;
         // The list is as old as the job's submission; then the watch goes on from there.
-        let version = trial.submitted().to_owned();
+        let version = test.submitted().to_owned();
         let mut rules: Vec<Rule> = Vec::new();
         for resource in &all {
             let exact = format!("resourceVersion={version}&resourceVersionMatch=Exact");
             rules.push(
                 on(
-                    trial.namespace(),
+                    test.namespace(),
                     ("list", resource),
                     Action::AddQuery(exact),
                 )
@@ -160,17 +160,17 @@ async fn older_list(kind: Kind) -> Result<()> {
         for resource in &all {
             let gone = Answer::new(410, "Expired", "too old resource version");
             let action = Action::Answer(Effect::Without, gone);
-            rules.push(on(trial.namespace(), ("watch", resource), action).nth(1));
+            rules.push(on(test.namespace(), ("watch", resource), action).nth(1));
         }
-        trial.rule(&rules);
-        trial.proxy.cut().await?;
-        trial.until_hit(&rules, 1).await?;
-        trial.proxy.clear_rules();
+        test.rule(&rules);
+        test.proxy.cut().await?;
+        test.until_hit(&rules, 1).await?;
+        test.proxy.clear_rules();
         // The operator would react at once.
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    trial.assert_life();
-    trial.assert_clean().await
+    test.assert_life();
+    test.assert_clean().await
 }
 
 #[tokio::test]
@@ -214,22 +214,18 @@ impl FaultTest {
 
 /// Answers the second page of a pod list with this error.
 async fn half_a_list(kind: Kind, name: &str, broken: &Answer) -> Result<()> {
-    let Some(mut trial) = FaultTest::of(Life(kind), name).await? else {
+    let Some(mut test) = FaultTest::of(Life(kind), name).await? else {
         return Ok(());
     };
     for phase in Phase::ALL {
         if phase == Phase::Creating {
-            trial.run_phase(phase).await?;
+            test.run_phase(phase).await?;
             // Where a job has only one pod, another job's pod is on the second page.
-            trial
-                .world
-                .jobs
-                .create(&Life(kind).canary("beside"))
-                .await?;
-            trial.run_beside("beside").await?;
+            test.world.jobs.create(&Life(kind).canary("beside")).await?;
+            test.run_beside("beside").await?;
             continue;
         }
-        let (namespace, later) = (trial.namespace().to_owned(), trial.namespace().to_owned());
+        let (namespace, later) = (test.namespace().to_owned(), test.namespace().to_owned());
         let page = |call: &Call| call.uri.contains("continue=");
         let second = Rule::new(
             "second page",
@@ -244,27 +240,27 @@ async fn half_a_list(kind: Kind, name: &str, broken: &Answer) -> Result<()> {
         );
         let gone = Answer::new(410, "Expired", "too old resource version");
         let relist = on(
-            trial.namespace(),
+            test.namespace(),
             ("watch", "pods"),
             Action::Answer(Effect::Without, gone),
         );
         let rules = [second, pages, relist.nth(1)];
-        trial.rule(&rules);
-        trial.proxy.cut().await?;
-        trial.begin(phase).await?;
-        trial.until_hit(&rules, 1).await?;
-        trial.end(phase).await?;
+        test.rule(&rules);
+        test.proxy.cut().await?;
+        test.begin(phase).await?;
+        test.until_hit(&rules, 1).await?;
+        test.end(phase).await?;
         // The list restarted, and had one page per pod.
         let pages = match phase {
-            Phase::Running => trial.life.pods(WORKERS) + trial.life.pods(1),
+            Phase::Running => test.life.pods(WORKERS) + test.life.pods(1),
             Phase::Creating | Phase::Finishing => 1,
         };
-        trial.until_hit(&rules[1..2], pages).await?;
-        trial.until_begun_anew("second page").await?;
+        test.until_hit(&rules[1..2], pages).await?;
+        test.until_begun_anew("second page").await?;
     }
-    trial.assert_none_missed()?;
-    trial.assert_life();
-    trial.assert_clean().await
+    test.assert_none_missed()?;
+    test.assert_life();
+    test.assert_clean().await
 }
 
 #[tokio::test]
@@ -280,8 +276,8 @@ async fn f_26_a_page_that_has_expired_makes_no_half_of_a_list_the_truth() -> Res
 }
 
 /// Whether a job's pods, its launcher's included, are all that the API and the kubelet have.
-async fn of_job_alone(trial: &FaultTest, job: &Value) -> Result<Seen<()>> {
-    let (client, namespace) = (&trial.world.client, trial.namespace());
+async fn of_job_alone(test: &FaultTest, job: &Value) -> Result<Seen<()>> {
+    let (client, namespace) = (&test.world.client, test.namespace());
     let owner = |object: &Value| object["metadata"]["ownerReferences"][0].clone();
     let launcher: Api<Job> = Api::namespaced(client.clone(), namespace);
     let launcher = json!(launcher.get_opt(&format!("{JOB}-launcher")).await?);
@@ -297,13 +293,13 @@ async fn of_job_alone(trial: &FaultTest, job: &Value) -> Result<Seen<()>> {
     let ranks = pods.iter().filter(|pod| owner(pod)["kind"] == job["kind"]);
     let ranks: Vec<_> = ranks.cloned().collect();
     let mut uids: Vec<_> = pods.iter().map(|p| p["metadata"]["uid"].clone()).collect();
-    let kubelet = trial.world.kubelet.pods(namespace, JOB);
+    let kubelet = test.world.kubelet.pods(namespace, JOB);
     let mut known: Vec<_> = kubelet.iter().map(|pod| json!(pod.uid)).collect();
     uids.sort_by_key(Value::to_string);
     known.sort_by_key(Value::to_string);
     let ranks = read::names(&ranks);
     Ok(
-        if pods.iter().all(is_owned) && ranks == trial.life.ranks(WORKERS) && uids == known {
+        if pods.iter().all(is_owned) && ranks == test.life.ranks(WORKERS) && uids == known {
             Seen::Yes(())
         } else {
             Seen::NotYet(format!("{:?}, {known:?}", read::names(&pods)))
@@ -312,17 +308,17 @@ async fn of_job_alone(trial: &FaultTest, job: &Value) -> Result<Seen<()>> {
 }
 
 async fn made_again(kind: Kind) -> Result<()> {
-    let Some(mut trial) = FaultTest::of(Life(kind), "f43").await? else {
+    let Some(mut test) = FaultTest::of(Life(kind), "f43").await? else {
         return Ok(());
     };
-    let all = trial.life.watched();
-    trial.begin(Phase::Creating).await?;
-    let taken_up = |job: &_| trial.life.is_taken_up(job);
-    let jobs = &trial.world.jobs;
+    let all = test.life.watched();
+    test.begin(Phase::Creating).await?;
+    let taken_up = |job: &_| test.life.is_taken_up(job);
+    let jobs = &test.world.jobs;
     let before = jobs.until(JOB, "accepted", taken_up).await?;
     for phase in [Phase::Creating, Phase::Running] {
         if phase == Phase::Running {
-            trial.end(Phase::Creating).await?;
+            test.end(Phase::Creating).await?;
         }
         // While all events are held, the job is deleted and created again; then everything is listed.
         let gate = Gate::closed();
@@ -330,41 +326,41 @@ async fn made_again(kind: Kind) -> Result<()> {
             .iter()
             .map(|r| {
                 on(
-                    trial.namespace(),
+                    test.namespace(),
                     ("watch", r),
                     Action::HoldEvents(gate.clone()),
                 )
             })
             .collect();
-        trial.rule(&deaf);
-        trial.proxy.cut().await?;
-        trial.world.jobs.delete(JOB).await?;
+        test.rule(&deaf);
+        test.proxy.cut().await?;
+        test.world.jobs.delete(JOB).await?;
         eventually("the job to be gone", HANG, async || {
-            Ok(match trial.world.jobs.get(JOB).await {
+            Ok(match test.world.jobs.get(JOB).await {
                 Err(_) => Seen::Yes(()),
                 Ok(job) => Seen::NotYet(job["metadata"].to_string()),
             })
         })
         .await?;
-        let after = trial.world.jobs.create(&trial.life.job(WORKERS)).await?;
+        let after = test.world.jobs.create(&test.life.job(WORKERS)).await?;
         anyhow::ensure!(before["metadata"]["uid"] != after["metadata"]["uid"]);
-        trial.until_hit(&deaf, 1).await?;
-        trial.relist().await?;
+        test.until_hit(&deaf, 1).await?;
+        test.relist().await?;
         gate.open();
-        let taken_up = |job: &_| trial.life.is_taken_up(job);
-        let jobs = &trial.world.jobs;
+        let taken_up = |job: &_| test.life.is_taken_up(job);
+        let jobs = &test.world.jobs;
         let job = jobs.until(JOB, "accepted", taken_up).await?;
         anyhow::ensure!(job["metadata"]["uid"] == after["metadata"]["uid"]);
         anyhow::ensure!(!Life::has_failed(&job), "{}", job["status"]);
         eventually("the pods of the new job alone", HANG, async || {
-            of_job_alone(&trial, &after).await
+            of_job_alone(&test, &after).await
         })
         .await?;
     }
-    trial.end(Phase::Creating).await?;
-    trial.run_phase(Phase::Finishing).await?;
+    test.end(Phase::Creating).await?;
+    test.run_phase(Phase::Finishing).await?;
     // An operator that lists pods before jobs sees deleted pods of a job that seems to exist; it deletes the pods that it creates then.
-    trial.assert_clean_but_for(Some("I-05")).await
+    test.assert_clean_but_for(Some("I-05")).await
 }
 
 #[tokio::test]
@@ -374,13 +370,13 @@ async fn f_43_a_job_of_the_same_name_is_another_job() -> Result<()> {
 
 /// A pod is deleted while a new process has all children, and waits for its list of jobs.
 async fn deleted_before_the_list(kind: Kind) -> Result<()> {
-    let Some(mut trial) = FaultTest::of(Life(kind), "early").await? else {
+    let Some(mut test) = FaultTest::of(Life(kind), "early").await? else {
         return Ok(());
     };
-    trial.run_phase(Phase::Creating).await?;
+    test.run_phase(Phase::Creating).await?;
     if kind == MPI {
         // Its last event for now.
-        let (client, namespace) = (trial.world.client.clone(), trial.namespace());
+        let (client, namespace) = (test.world.client.clone(), test.namespace());
         let jobs: Api<Job> = Api::namespaced(client, namespace);
         eventually("the launcher to be ready", HANG, async || {
             let launcher = jobs.get(&format!("{JOB}-launcher")).await?;
@@ -397,36 +393,32 @@ async fn deleted_before_the_list(kind: Kind) -> Result<()> {
     let deleted = "\"type\":\"DELETED\"";
     let rules = [
         on(
-            trial.namespace(),
+            test.namespace(),
             ("list", kind.plural),
             Action::Hold(gate.clone()),
         ),
         on(
-            trial.namespace(),
+            test.namespace(),
             ("watch", "pods"),
             Action::AlterEvents(Change::text(deleted, deleted)),
         ),
     ];
-    trial.rule(&rules);
-    trial.proxy.clear_records();
-    trial.replace_operator()?;
-    let mut children = trial.life.watched();
+    test.rule(&rules);
+    test.proxy.clear_records();
+    test.replace_operator()?;
+    let mut children = test.life.watched();
     children.retain(|resource| *resource != kind.plural);
     if kind == MPI {
         children.extend(["jobs", "configmaps"]);
     }
     for resource in children {
-        trial.until_listed(resource).await?;
+        test.until_listed(resource).await?;
     }
-    let pod = trial.life.victim();
-    trial
-        .world
-        .kubelet
-        .disappear(trial.namespace(), pod)
-        .await?;
-    trial.until_hit(&rules, 1).await?;
+    let pod = test.life.victim();
+    test.world.kubelet.disappear(test.namespace(), pod).await?;
+    test.until_hit(&rules, 1).await?;
     let job = StepRunner {
-        world: &trial.world,
+        world: &test.world,
         name: JOB,
         held: None,
         happenings: None,
@@ -434,8 +426,8 @@ async fn deleted_before_the_list(kind: Kind) -> Result<()> {
     job.suspend(true).await?;
     gate.open();
     job.until_suspended().await?;
-    trial.operator_mut()?.until_ready().await?;
-    trial.assert_clean().await
+    test.operator_mut()?.until_ready().await?;
+    test.assert_clean().await
 }
 
 #[tokio::test]

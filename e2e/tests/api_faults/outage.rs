@@ -40,12 +40,12 @@ pub const LEASE: [(&str, &str); 5] = [
 ];
 
 impl FaultTest {
-    /// A trial whose operator leads with a lease of its own.
+    /// A test whose operator leads with a lease of its own.
     async fn elected(life: Life, name: &str) -> Result<Option<Self>> {
-        let trial = Self::of(life, name).await?;
-        Ok(trial.map(|trial| {
-            let lease = trial.namespace().to_owned();
-            trial.flags(&LEASE).flag("leader-election-id", &lease)
+        let test = Self::of(life, name).await?;
+        Ok(test.map(|test| {
+            let lease = test.namespace().to_owned();
+            test.flags(&LEASE).flag("leader-election-id", &lease)
         }))
     }
 
@@ -108,30 +108,30 @@ impl Knocks {
 
 /// The API server is unreachable for this long while a worker fails. Then connections open and close at once while the pods end.
 async fn unreachable_for(kind: Kind, seconds: u64) -> Result<()> {
-    let Some(mut trial) = FaultTest::elected(Life(kind), "f01").await? else {
+    let Some(mut test) = FaultTest::elected(Life(kind), "f01").await? else {
         return Ok(());
     };
-    trial.run_phase(Phase::Creating).await?;
-    trial.until_canary().await?;
+    test.run_phase(Phase::Creating).await?;
+    test.until_canary().await?;
     for phase in [Phase::Running, Phase::Finishing] {
-        trial.proxy.refuse();
+        test.proxy.refuse();
         let knocks = if phase == Phase::Finishing {
-            Some(Knocks::at(trial.proxy.address()).await?)
+            Some(Knocks::at(test.proxy.address()).await?)
         } else {
             None
         };
-        trial.begin(phase).await?;
-        trial.until_leads(false).await?;
-        trial.lives_for(Duration::from_secs(seconds)).await?;
+        test.begin(phase).await?;
+        test.until_leads(false).await?;
+        test.lives_for(Duration::from_secs(seconds)).await?;
         if let Some(knocks) = knocks {
             knocks.end().await?;
         }
-        trial.proxy.accept().await?;
-        trial.until_leads(true).await?;
-        trial.end(phase).await?;
+        test.proxy.accept().await?;
+        test.until_leads(true).await?;
+        test.end(phase).await?;
     }
-    trial.assert_life();
-    trial.assert_clean().await
+    test.assert_life();
+    test.assert_clean().await
 }
 
 async fn unreachable(kind: Kind) -> Result<()> {
@@ -178,8 +178,8 @@ async fn f_01_a_server_that_refuses_connections_costs_a_spark_application_nothin
 }
 
 /// Another token for the operator.
-async fn another_token(trial: &FaultTest) -> Result<String> {
-    let client = trial.world.client.clone();
+async fn another_token(test: &FaultTest) -> Result<String> {
+    let client = test.world.client.clone();
     let accounts: Api<ServiceAccount> = Api::namespaced(client, LEASE_NAMESPACE);
     let request = TokenRequest::default();
     let made = accounts
@@ -201,50 +201,50 @@ fn by_file(kubeconfig: &Path, token: &Path) -> Result<()> {
 
 #[tokio::test]
 async fn f_07_a_token_that_is_replaced_is_read_again() -> Result<()> {
-    let Some(mut trial) = FaultTest::set_up("f07").await? else {
+    let Some(mut test) = FaultTest::set_up("f07").await? else {
         return Ok(());
     };
-    let file = trial.world.file("token");
-    by_file(trial.kubeconfig(), &file)?;
-    trial.run_phase(Phase::Creating).await?;
-    trial.until_canary().await?;
+    let file = test.world.file("token");
+    by_file(test.kubeconfig(), &file)?;
+    test.run_phase(Phase::Creating).await?;
+    test.until_canary().await?;
     // From now on the old token is invalid.
-    let new = another_token(&trial).await?;
+    let new = another_token(&test).await?;
     let good = new.clone();
     let expired = Answer::new(401, "Unauthorized", "Unauthorized");
     let old = Action::Answer(Effect::Without, expired);
     let old = Rule::new("old token", old, move |call: &Call| call.token != good);
     std::fs::write(&file, &new)?;
-    trial.rule(std::slice::from_ref(&old));
-    trial.proxy.cut().await?;
-    trial.begin(Phase::Running).await?;
-    trial.until_hit(&[old], 1).await?;
+    test.rule(std::slice::from_ref(&old));
+    test.proxy.cut().await?;
+    test.begin(Phase::Running).await?;
+    test.until_hit(&[old], 1).await?;
     // The rule stays: the new token is accepted.
-    trial.end(Phase::Running).await?;
-    trial.run_phase(Phase::Finishing).await?;
-    trial.assert_life();
-    trial.assert_clean().await
+    test.end(Phase::Running).await?;
+    test.run_phase(Phase::Finishing).await?;
+    test.assert_life();
+    test.assert_clean().await
 }
 
 #[tokio::test]
 async fn f_08_connections_that_close_again_and_again_lose_no_request() -> Result<()> {
-    let Some(mut trial) = FaultTest::set_up("f08").await? else {
+    let Some(mut test) = FaultTest::set_up("f08").await? else {
         return Ok(());
     };
-    let namespace = trial.namespace().to_owned();
+    let namespace = test.namespace().to_owned();
     let of_job = move |call: &Call| call.namespace == namespace && !call.is_watch();
     let closing = Rule::new("close", Action::CloseAfter, of_job).every(10);
-    trial.rule(std::slice::from_ref(&closing));
+    test.rule(std::slice::from_ref(&closing));
     for phase in Phase::ALL {
-        trial.run_phase(phase).await?;
+        test.run_phase(phase).await?;
     }
-    trial.until_hit(&[closing], 2).await?;
-    trial.assert_life();
-    trial.assert_clean().await
+    test.until_hit(&[closing], 2).await?;
+    test.assert_life();
+    test.assert_clean().await
 }
 
 async fn far_away(kind: Kind) -> Result<()> {
-    let Some(mut trial) = FaultTest::of(Life(kind), "f09").await? else {
+    let Some(mut test) = FaultTest::of(Life(kind), "f09").await? else {
         return Ok(());
     };
     let between = [50, 350].map(Duration::from_millis);
@@ -253,14 +253,14 @@ async fn far_away(kind: Kind) -> Result<()> {
         Action::DelayBetween(between[0], between[1]),
         |_| true,
     );
-    trial.rule(std::slice::from_ref(&slow));
+    test.rule(std::slice::from_ref(&slow));
     for phase in Phase::ALL {
         let before = slow.hits();
-        trial.run_phase(phase).await?;
+        test.run_phase(phase).await?;
         anyhow::ensure!(slow.hits() > before, "nothing was slow while {phase:?}");
     }
-    trial.assert_life();
-    trial.assert_clean().await
+    test.assert_life();
+    test.assert_clean().await
 }
 
 #[tokio::test]
@@ -299,8 +299,8 @@ async fn f_09_far_away_from_the_server_a_spark_application_lives_the_same() -> R
 }
 
 /// A rule that refuses every request for the job's namespace.
-fn refused(trial: &FaultTest, code: u16, reason: &str, message: &str) -> Rule {
-    let namespace = trial.namespace().to_owned();
+fn refused(test: &FaultTest, code: u16, reason: &str, message: &str) -> Rule {
+    let namespace = test.namespace().to_owned();
     let refusal = Action::Answer(Effect::Without, Answer::new(code, reason, message));
     Rule::new(reason, refusal, move |call: &Call| {
         call.namespace == namespace
@@ -308,10 +308,10 @@ fn refused(trial: &FaultTest, code: u16, reason: &str, message: &str) -> Rule {
 }
 
 /// The status says what the job waits for, and the operator retries rarely.
-async fn until_forbidden(trial: &FaultTest) -> Result<()> {
-    let jobs = &trial.world.jobs;
-    if trial.life.0 == SPARK {
-        let told = |job: &Value| trial.life.told(job, "Stalled").contains("cannot create");
+async fn until_forbidden(test: &FaultTest) -> Result<()> {
+    let jobs = &test.world.jobs;
+    if test.life.0 == SPARK {
+        let told = |job: &Value| test.life.told(job, "Stalled").contains("cannot create");
         let job = jobs.until(JOB, "naming it", told).await?;
         anyhow::ensure!(!Life::has_failed(&job), "{}", job["status"]);
         return Ok(());
@@ -320,12 +320,12 @@ async fn until_forbidden(trial: &FaultTest) -> Result<()> {
     let stalled = condition(&job, "Stalled")?;
     assert_eq!(stalled.reason, "Forbidden");
     assert!(stalled.message.contains("cannot create"), "{stalled:?}");
-    until_refused(trial, 403, 3).await?;
-    assert_paced(trial, 403, rarely).map(drop)
+    until_refused(test, 403, 3).await?;
+    assert_paced(test, 403, rarely).map(drop)
 }
 
 async fn forbidden(kind: Kind) -> Result<()> {
-    let Some(mut trial) = FaultTest::of(Life(kind), "f19").await? else {
+    let Some(mut test) = FaultTest::of(Life(kind), "f19").await? else {
         return Ok(());
     };
     let words = format!(
@@ -336,29 +336,29 @@ async fn forbidden(kind: Kind) -> Result<()> {
     for phase in [Phase::Creating, Phase::Running] {
         if kind == SPARK && phase == Phase::Running {
             // A refused submission waits for half a minute: once is enough.
-            trial.run_phase(phase).await?;
+            test.run_phase(phase).await?;
             continue;
         }
-        let no_pods = on(trial.namespace(), ("create", "pods"), forbidden());
-        trial.proxy.clear_records();
-        trial.rule(std::slice::from_ref(&no_pods));
-        trial.begin(phase).await?;
-        trial.until_hit(&[no_pods], 1).await?;
-        until_forbidden(&trial).await?;
-        trial.proxy.clear_rules();
-        trial.end(phase).await?;
+        let no_pods = on(test.namespace(), ("create", "pods"), forbidden());
+        test.proxy.clear_records();
+        test.rule(std::slice::from_ref(&no_pods));
+        test.begin(phase).await?;
+        test.until_hit(&[no_pods], 1).await?;
+        until_forbidden(&test).await?;
+        test.proxy.clear_rules();
+        test.end(phase).await?;
     }
     // Now lists and watches are refused as well.
-    let nothing = refused(&trial, 403, "Forbidden", &words);
-    trial.rule(std::slice::from_ref(&nothing));
-    trial.proxy.cut().await?;
-    trial.begin(Phase::Finishing).await?;
-    trial.until_hit(&[nothing], 3).await?;
-    trial.lives_for(Duration::from_secs(1)).await?;
-    trial.proxy.clear_rules();
-    trial.end(Phase::Finishing).await?;
-    trial.assert_life();
-    trial.assert_clean().await
+    let nothing = refused(&test, 403, "Forbidden", &words);
+    test.rule(std::slice::from_ref(&nothing));
+    test.proxy.cut().await?;
+    test.begin(Phase::Finishing).await?;
+    test.until_hit(&[nothing], 3).await?;
+    test.lives_for(Duration::from_secs(1)).await?;
+    test.proxy.clear_rules();
+    test.end(Phase::Finishing).await?;
+    test.assert_life();
+    test.assert_clean().await
 }
 
 #[tokio::test]
@@ -398,25 +398,25 @@ async fn f_19_a_role_that_is_gone_for_a_while_is_told_by_a_spark_application() -
 
 #[tokio::test]
 async fn f_23_a_token_that_is_refused_for_a_while_ends_no_process() -> Result<()> {
-    let Some(mut trial) = FaultTest::set_up("f23").await? else {
+    let Some(mut test) = FaultTest::set_up("f23").await? else {
         return Ok(());
     };
-    trial.run_phase(Phase::Creating).await?;
+    test.run_phase(Phase::Creating).await?;
     let time = Duration::from_secs(if is_deep() { 30 } else { 3 });
     for phase in [Phase::Running, Phase::Finishing] {
-        let expired = refused(&trial, 401, "Unauthorized", "Unauthorized");
-        trial.rule(std::slice::from_ref(&expired));
-        trial.proxy.cut().await?;
-        trial.begin(phase).await?;
-        trial.until_hit(&[expired], 3).await?;
-        trial.lives_for(time).await?;
-        let job = trial.world.jobs.get(JOB).await?;
+        let expired = refused(&test, 401, "Unauthorized", "Unauthorized");
+        test.rule(std::slice::from_ref(&expired));
+        test.proxy.cut().await?;
+        test.begin(phase).await?;
+        test.until_hit(&[expired], 3).await?;
+        test.lives_for(time).await?;
+        let job = test.world.jobs.get(JOB).await?;
         anyhow::ensure!(!is_finished(&job), "{}", job["status"]);
-        trial.proxy.clear_rules();
-        trial.end(phase).await?;
+        test.proxy.clear_rules();
+        test.end(phase).await?;
     }
-    trial.assert_life();
-    trial.assert_clean().await
+    test.assert_life();
+    test.assert_clean().await
 }
 
 async fn too_large(kind: Kind) -> Result<()> {
@@ -427,8 +427,8 @@ async fn too_large(kind: Kind) -> Result<()> {
     };
     let life = Life(kind);
     let status = |phase| F_15.targets(life, phase);
-    lasting(life, "f25", status, large, 3, Duration::ZERO, |trial| {
-        let most = assert_paced(trial, 413, rarely)?;
+    lasting(life, "f25", status, large, 3, Duration::ZERO, |test| {
+        let most = assert_paced(test, 413, rarely)?;
         anyhow::ensure!(most >= 3, "refused {most} times");
         Ok(())
     })
@@ -473,25 +473,25 @@ async fn f_25_a_status_of_a_spark_application_that_is_called_too_large_is_writte
 }
 
 /// Registers a webhook for creates of the job's pods.
-async fn webhook(trial: &FaultTest, url: &str) -> Result<()> {
+async fn webhook(test: &FaultTest, url: &str) -> Result<()> {
     let hook = json!({
-        "metadata": { "name": trial.namespace() },
+        "metadata": { "name": test.namespace() },
         "webhooks": [{
             "name": "dead.trainyard.test",
             "admissionReviewVersions": ["v1"], "sideEffects": "None",
             "failurePolicy": "Fail", "timeoutSeconds": 1,
             "clientConfig": { "url": url },
-            "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": trial.namespace() } },
+            "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": test.namespace() } },
             "rules": [{
                 "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"],
             }],
         }],
     });
-    hooks(trial)
+    hooks(test)
         .create(&PostParams::default(), &serde_json::from_value(hook)?)
         .await?;
     // It takes the API server a moment to use the webhook.
-    let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
+    let pods: Api<Pod> = Api::namespaced(test.world.client.clone(), test.namespace());
     let probe: Pod = serde_json::from_value(json!({
         "metadata": { "name": "probe" }, "spec": { "containers": [{ "name": "c", "image": "i" }] },
     }))?;
@@ -508,27 +508,27 @@ async fn webhook(trial: &FaultTest, url: &str) -> Result<()> {
     .await
 }
 
-fn hooks(trial: &FaultTest) -> Api<ValidatingWebhookConfiguration> {
-    Api::all(trial.world.client.clone())
+fn hooks(test: &FaultTest) -> Api<ValidatingWebhookConfiguration> {
+    Api::all(test.world.client.clone())
 }
 
 /// Creates fail because of the webhook, with growing backoff.
-async fn until_creates_fail(trial: &FaultTest) -> Result<()> {
-    if trial.life.0 != SPARK {
-        until_refused(trial, 500, 4).await?;
-        return assert_paced(trial, 500, doubling).map(drop);
+async fn until_creates_fail(test: &FaultTest) -> Result<()> {
+    if test.life.0 != SPARK {
+        until_refused(test, 500, 4).await?;
+        return assert_paced(test, 500, doubling).map(drop);
     }
     // An application's submission that a webhook blocks waits for half a minute.
-    until_refused(trial, 500, 1).await?;
-    let told = |job: &Value| trial.life.told(job, "Stalled").contains("webhook");
-    let jobs = &trial.world.jobs;
+    until_refused(test, 500, 1).await?;
+    let told = |job: &Value| test.life.told(job, "Stalled").contains("webhook");
+    let jobs = &test.world.jobs;
     jobs.until(JOB, "naming the bad webhook", told)
         .await
         .map(drop)
 }
 
 async fn dead_webhook(kind: Kind) -> Result<()> {
-    let Some(mut trial) = FaultTest::of(Life(kind), "f27").await? else {
+    let Some(mut test) = FaultTest::of(Life(kind), "f27").await? else {
         return Ok(());
     };
     // One port where nobody listens, and one where nobody answers.
@@ -538,22 +538,22 @@ async fn dead_webhook(kind: Kind) -> Result<()> {
     let silent = TcpListener::bind("127.0.0.1:0").await?;
     let addresses = [dead, silent.local_addr()?];
     for (phase, address) in [Phase::Creating, Phase::Running].into_iter().zip(addresses) {
-        webhook(&trial, &format!("https://{address}/")).await?;
-        trial.proxy.clear_records();
-        trial.begin(phase).await?;
-        until_creates_fail(&trial).await?;
-        let job = trial.world.jobs.get(JOB).await?;
+        webhook(&test, &format!("https://{address}/")).await?;
+        test.proxy.clear_records();
+        test.begin(phase).await?;
+        until_creates_fail(&test).await?;
+        let job = test.world.jobs.get(JOB).await?;
         anyhow::ensure!(!Life::has_failed(&job), "{}", job["status"]);
-        hooks(&trial)
-            .delete(trial.namespace(), &DeleteParams::default())
+        hooks(&test)
+            .delete(test.namespace(), &DeleteParams::default())
             .await?;
-        trial.end(phase).await?;
+        test.end(phase).await?;
     }
     // Only the operator's own creates count from here on.
-    trial.proxy.clear_records();
-    trial.run_phase(Phase::Finishing).await?;
-    trial.assert_life();
-    trial.assert_clean().await
+    test.proxy.clear_records();
+    test.run_phase(Phase::Finishing).await?;
+    test.assert_life();
+    test.assert_clean().await
 }
 
 #[tokio::test]
@@ -595,39 +595,39 @@ async fn f_27_a_webhook_that_fails_or_never_answers_is_waited_for_by_a_spark_app
 
 #[tokio::test]
 async fn f_28_a_store_without_space_costs_the_lease_and_invents_nothing() -> Result<()> {
-    let Some(mut trial) = FaultTest::elected(Life(PYTORCH), "f28").await? else {
+    let Some(mut test) = FaultTest::elected(Life(PYTORCH), "f28").await? else {
         return Ok(());
     };
-    trial.run_phase(Phase::Creating).await?;
-    trial.until_canary().await?;
+    test.run_phase(Phase::Creating).await?;
+    test.until_canary().await?;
     let time = Duration::from_secs(if is_deep() { 60 } else { 1 });
     for phase in [Phase::Running, Phase::Finishing] {
         let words = "etcdserver: mvcc: database space exceeded";
         let full = Answer::new(500, "InternalError", words);
         let full = Action::Answer(Effect::Without, full);
         let writes = Rule::new("writes", full, Call::is_write);
-        trial.rule(std::slice::from_ref(&writes));
-        let before = trial.world.jobs.get(JOB).await?["status"].clone();
-        trial.begin(phase).await?;
-        trial.until_leads(false).await?;
-        trial.lives_for(time).await?;
-        trial.until_hit(&[writes], 2).await?;
-        let now = trial.world.jobs.get(JOB).await?["status"].clone();
+        test.rule(std::slice::from_ref(&writes));
+        let before = test.world.jobs.get(JOB).await?["status"].clone();
+        test.begin(phase).await?;
+        test.until_leads(false).await?;
+        test.lives_for(time).await?;
+        test.until_hit(&[writes], 2).await?;
+        let now = test.world.jobs.get(JOB).await?["status"].clone();
         anyhow::ensure!(now == before, "{now} after {before}");
-        trial.proxy.clear_rules();
-        trial.until_leads(true).await?;
-        trial.end(phase).await?;
+        test.proxy.clear_rules();
+        test.until_leads(true).await?;
+        test.end(phase).await?;
     }
-    trial.assert_life();
-    trial.assert_clean().await
+    test.assert_life();
+    test.assert_clean().await
 }
 
 async fn empty_list(kind: Kind) -> Result<()> {
-    let Some(mut trial) = FaultTest::of(Life(kind), "f44").await? else {
+    let Some(mut test) = FaultTest::of(Life(kind), "f44").await? else {
         return Ok(());
     };
-    trial.run_phase(Phase::Creating).await?;
-    let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
+    test.run_phase(Phase::Creating).await?;
+    let pods: Api<Pod> = Api::namespaced(test.world.client.clone(), test.namespace());
     let there = pods.list(&ListParams::default()).await?;
     let uids = |pods: &[Pod]| -> BTreeSet<_> {
         let uids = pods.iter().map(|pod| pod.metadata.uid.clone());
@@ -640,15 +640,15 @@ async fn empty_list(kind: Kind) -> Result<()> {
     let gone = Answer::new(410, "Expired", "too old resource version");
     let gone = Action::Answer(Effect::Without, gone);
     let rules = [
-        on(trial.namespace(), ("list", "pods"), empty).nth(1),
-        on(trial.namespace(), ("watch", "pods"), gone).nth(1),
+        on(test.namespace(), ("list", "pods"), empty).nth(1),
+        on(test.namespace(), ("watch", "pods"), gone).nth(1),
     ];
-    trial.proxy.clear_records();
-    trial.rule(&rules);
-    trial.proxy.cut().await?;
-    trial.until_hit(&rules, 1).await?;
+    test.proxy.clear_records();
+    test.rule(&rules);
+    test.proxy.cut().await?;
+    test.until_hit(&rules, 1).await?;
     // It misses them, and their names are taken. It reads a driver that no watch shows before it counts the run as failed.
-    let ranks = trial.life.ranks(WORKERS);
+    let ranks = test.life.ranks(WORKERS);
     eventually("all of them to be found", HANG, async || {
         let taken = |r: &training_testkit::proxy::Record| {
             let (verb, code) = if kind == SPARK {
@@ -656,10 +656,10 @@ async fn empty_list(kind: Kind) -> Result<()> {
             } else {
                 ("create", 409)
             };
-            let own = r.call.namespace == trial.namespace();
+            let own = r.call.namespace == test.namespace();
             own && r.call.is(verb, "pods") && r.code == Some(code)
         };
-        let refused: BTreeSet<String> = trial
+        let refused: BTreeSet<String> = test
             .proxy
             .records()
             .into_iter()
@@ -675,13 +675,13 @@ async fn empty_list(kind: Kind) -> Result<()> {
     .await?;
     let now = pods.list(&ListParams::default()).await?;
     assert_eq!(uids(&now.items), uids(&there.items));
-    let job = trial.world.jobs.get(JOB).await?;
+    let job = test.world.jobs.get(JOB).await?;
     anyhow::ensure!(!is_finished(&job), "{}", job["status"]);
     for phase in [Phase::Running, Phase::Finishing] {
-        trial.run_phase(phase).await?;
+        test.run_phase(phase).await?;
     }
-    trial.assert_life();
-    trial.assert_clean().await
+    test.assert_life();
+    test.assert_clean().await
 }
 
 #[tokio::test]

@@ -39,38 +39,36 @@ async fn befalls_one(
     counted: i64,
     happens: &impl AsyncFn(&FaultTest) -> Result<()>,
 ) -> Result<()> {
-    let Some(mut trial) = FaultTest::of(life, name).await? else {
+    let Some(mut test) = FaultTest::of(life, name).await? else {
         return Ok(());
     };
-    trial.begin(Phase::Creating).await?;
-    trial
-        .world
+    test.begin(Phase::Creating).await?;
+    test.world
         .kubelet
-        .until_pods(trial.namespace(), JOB, 3)
+        .until_pods(test.namespace(), JOB, 3)
         .await?;
     for _ in 0..2 {
-        let old = trial.worker().await?;
-        happens(&trial).await?;
-        trial.until_another(&old).await?;
-        trial.end(Phase::Creating).await?;
+        let old = test.worker().await?;
+        happens(&test).await?;
+        test.until_another(&old).await?;
+        test.end(Phase::Creating).await?;
     }
-    let job = trial.world.jobs.get(JOB).await?;
+    let job = test.world.jobs.get(JOB).await?;
     let failures = job["status"]["countedFailures"]
         .as_i64()
         .unwrap_or_default();
     assert_eq!(failures, counted, "{}", job["status"]);
-    trial.run_phase(Phase::Finishing).await?;
-    trial.assert_worker_made(3);
-    trial.assert_clean().await
+    test.run_phase(Phase::Finishing).await?;
+    test.assert_worker_made(3);
+    test.assert_clean().await
 }
 
 #[tokio::test]
 async fn f_60_a_pod_that_the_kubelet_evicts_is_replaced_and_counts() -> Result<()> {
-    befalls("f60kubelet", 2, async |trial| {
-        trial
-            .world
+    befalls("f60kubelet", 2, async |test| {
+        test.world
             .kubelet
-            .set(trial.namespace(), WORKER, &State::Evicted)
+            .set(test.namespace(), WORKER, &State::Evicted)
             .await
     })
     .await
@@ -79,11 +77,10 @@ async fn f_60_a_pod_that_the_kubelet_evicts_is_replaced_and_counts() -> Result<(
 #[tokio::test]
 async fn f_60_a_pod_that_is_preempted_or_evicted_is_replaced_for_nothing() -> Result<()> {
     for reason in ["PreemptionByScheduler", "EvictionByEvictionAPI"] {
-        befalls("f60preempted", 0, async |trial| {
-            trial
-                .world
+        befalls("f60preempted", 0, async |test| {
+            test.world
                 .kubelet
-                .disrupt(trial.namespace(), WORKER, reason)
+                .disrupt(test.namespace(), WORKER, reason)
                 .await
         })
         .await?;
@@ -94,18 +91,18 @@ async fn f_60_a_pod_that_is_preempted_or_evicted_is_replaced_for_nothing() -> Re
 #[tokio::test]
 async fn f_60_a_pod_that_does_not_end_is_waited_for() -> Result<()> {
     // The node is lost, the pod is deleted, and its object stays.
-    befalls("f60stuck", 0, async |trial| {
-        let (kubelet, namespace) = (&trial.world.kubelet, trial.namespace());
+    befalls("f60stuck", 0, async |test| {
+        let (kubelet, namespace) = (&test.world.kubelet, test.namespace());
         kubelet.finish_deletes(false);
         kubelet.set(namespace, WORKER, &State::Running).await?;
         kubelet.set(namespace, WORKER, &State::NodeLost).await?;
-        let old = trial.worker().await?;
+        let old = test.worker().await?;
         kubelet
             .disrupt(namespace, WORKER, "DeletionByTaintManager")
             .await?;
         holds_for(Duration::from_secs(2), async || {
-            anyhow::ensure!(trial.worker().await? == old, "a second pod of one index");
-            let job = trial.world.jobs.get(JOB).await?;
+            anyhow::ensure!(test.worker().await? == old, "a second pod of one index");
+            let job = test.world.jobs.get(JOB).await?;
             anyhow::ensure!(!is_finished(&job), "{}", job["status"]);
             Ok(())
         })
@@ -117,30 +114,28 @@ async fn f_60_a_pod_that_does_not_end_is_waited_for() -> Result<()> {
 }
 
 async fn success_stored(kind: Kind) -> Result<()> {
-    let Some(mut trial) = FaultTest::of(Life(kind), "f61").await? else {
+    let Some(mut test) = FaultTest::of(Life(kind), "f61").await? else {
         return Ok(());
     };
-    trial.run_phase(Phase::Creating).await?;
-    let kubelet = &trial.world.kubelet;
+    test.run_phase(Phase::Creating).await?;
+    let kubelet = &test.world.kubelet;
     kubelet
-        .set(trial.namespace(), WORKER, &State::Succeeded)
+        .set(test.namespace(), WORKER, &State::Succeeded)
         .await?;
     let stored = |job: &Value| counters(job, "Worker").get("succeeded") == Some(&1);
-    trial
-        .world
+    test.world
         .jobs
         .until(JOB, "with a success stored", stored)
         .await?;
-    kubelet.disappear(trial.namespace(), WORKER).await?;
+    kubelet.disappear(test.namespace(), WORKER).await?;
     // Another reconcile that must consider the whole job.
     let worker = "pt-worker-0";
-    trial
-        .world
+    test.world
         .kubelet
-        .fail(trial.namespace(), worker, 137)
+        .fail(test.namespace(), worker, 137)
         .await?;
     eventually("the other worker's replacement", HANG, async || {
-        let made = trial.world.auditor.summary();
+        let made = test.world.auditor.summary();
         let creates = made
             .get(&format!("Pod/{worker}"))
             .map_or(0, |churn| churn.creates);
@@ -151,18 +146,17 @@ async fn success_stored(kind: Kind) -> Result<()> {
         })
     })
     .await?;
-    trial.relist().await?;
-    trial
-        .world
+    test.relist().await?;
+    test.world
         .kubelet
-        .until_pods(trial.namespace(), JOB, 2)
+        .until_pods(test.namespace(), JOB, 2)
         .await?;
-    trial.run_phase(Phase::Finishing).await?;
-    let ranks = trial.life.ranks(WORKERS);
+    test.run_phase(Phase::Finishing).await?;
+    let ranks = test.life.ranks(WORKERS);
     let made = |rank| (rank, if rank == worker { 2 } else { 1 });
     let made: Vec<_> = ranks.iter().map(String::as_str).map(made).collect();
-    trial.assert_made(&made);
-    trial.assert_clean().await
+    test.assert_made(&made);
+    test.assert_clean().await
 }
 
 #[tokio::test]
@@ -171,49 +165,46 @@ async fn f_61_a_rank_whose_success_is_stored_does_not_run_again() -> Result<()> 
 }
 
 async fn success_unseen(kind: Kind) -> Result<()> {
-    let Some(mut trial) = FaultTest::of(Life(kind), "f61blind").await? else {
+    let Some(mut test) = FaultTest::of(Life(kind), "f61blind").await? else {
         return Ok(());
     };
     for phase in [Phase::Creating, Phase::Running] {
         if phase == Phase::Creating {
-            trial.begin(phase).await?;
-            trial
-                .world
+            test.begin(phase).await?;
+            test.world
                 .kubelet
-                .until_pods(trial.namespace(), JOB, 3)
+                .until_pods(test.namespace(), JOB, 3)
                 .await?;
         }
         // The pod's end and its deletion are held back; a list then skips both.
         let gate = Gate::closed();
         let deaf: Rule = on(
-            trial.namespace(),
+            test.namespace(),
             ("watch", "pods"),
             Action::HoldEvents(gate.clone()),
         );
-        trial.rule(std::slice::from_ref(&deaf));
-        trial.proxy.cut().await?;
-        let old = trial.worker().await?;
-        trial
-            .world
+        test.rule(std::slice::from_ref(&deaf));
+        test.proxy.cut().await?;
+        let old = test.worker().await?;
+        test.world
             .kubelet
-            .set(trial.namespace(), WORKER, &State::Succeeded)
+            .set(test.namespace(), WORKER, &State::Succeeded)
             .await?;
-        trial
-            .world
+        test.world
             .kubelet
-            .disappear(trial.namespace(), WORKER)
+            .disappear(test.namespace(), WORKER)
             .await?;
-        trial.until_hit(&[deaf], 1).await?;
-        trial.relist().await?;
+        test.until_hit(&[deaf], 1).await?;
+        test.relist().await?;
         gate.open();
-        trial.until_another(&old).await?;
-        trial.end(Phase::Creating).await?;
+        test.until_another(&old).await?;
+        test.end(Phase::Creating).await?;
     }
-    let job = trial.world.jobs.get(JOB).await?;
+    let job = test.world.jobs.get(JOB).await?;
     assert!(!is_finished(&job), "{}", job["status"]);
-    trial.run_phase(Phase::Finishing).await?;
-    trial.assert_worker_made(3);
-    trial.assert_clean().await
+    test.run_phase(Phase::Finishing).await?;
+    test.assert_worker_made(3);
+    test.assert_clean().await
 }
 
 #[tokio::test]
@@ -223,13 +214,13 @@ async fn f_61_a_success_that_nobody_saw_runs_again_once() -> Result<()> {
 
 /// For kinds where the end of one pod is the end of the job.
 async fn end_stored(kind: Kind) -> Result<()> {
-    let Some(mut trial) = FaultTest::of(Life(kind), "f61end").await? else {
+    let Some(mut test) = FaultTest::of(Life(kind), "f61end").await? else {
         return Ok(());
     };
     for phase in Phase::ALL {
-        trial.run_phase(phase).await?;
+        test.run_phase(phase).await?;
     }
-    let (kubelet, namespace) = (&trial.world.kubelet, trial.namespace());
+    let (kubelet, namespace) = (&test.world.kubelet, test.namespace());
     let ended = kubelet.pods(namespace, JOB);
     anyhow::ensure!(!ended.is_empty(), "no pod of a job that has ended");
     for pod in ended {
@@ -237,7 +228,7 @@ async fn end_stored(kind: Kind) -> Result<()> {
     }
     if kind == MPI {
         // A deletion of finished Jobs removes the launcher's as well.
-        let jobs: Api<Job> = Api::namespaced(trial.world.client.clone(), namespace);
+        let jobs: Api<Job> = Api::namespaced(test.world.client.clone(), namespace);
         let background = DeleteParams::background();
         jobs.delete("pt-launcher", &background).await?;
     }
@@ -250,7 +241,7 @@ async fn end_stored(kind: Kind) -> Result<()> {
         })
     })
     .await?;
-    let auditor = &trial.world.auditor;
+    let auditor = &test.world.auditor;
     let made = || {
         let all = auditor.summary_of(JOB).into_iter();
         all.map(|(object, churn)| (object, churn.creates))
@@ -259,14 +250,14 @@ async fn end_stored(kind: Kind) -> Result<()> {
     auditor.settled().await?;
     let before = made();
     // The operator lists everything again, and goes on with new events.
-    trial.relist().await?;
-    trial.world.jobs.create(&Life(kind).canary("after")).await?;
-    trial.run_beside("after").await?;
+    test.relist().await?;
+    test.world.jobs.create(&Life(kind).canary("after")).await?;
+    test.run_beside("after").await?;
     auditor.settled().await?;
     assert_eq!(made(), before, "it runs again");
-    let job = trial.world.jobs.get(JOB).await?;
+    let job = test.world.jobs.get(JOB).await?;
     assert!(has_succeeded(&job), "{}", job["status"]);
-    trial.assert_clean().await
+    test.assert_clean().await
 }
 
 #[tokio::test]
@@ -295,41 +286,40 @@ async fn odd(odd: Odd) -> Result<()> {
 }
 
 async fn odd_one(life: Life, odd: &Odd) -> Result<()> {
-    let Some(mut trial) = FaultTest::of(life, odd.name).await? else {
+    let Some(mut test) = FaultTest::of(life, odd.name).await? else {
         return Ok(());
     };
-    let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
+    let pods: Api<Pod> = Api::namespaced(test.world.client.clone(), test.namespace());
     let says = Patch::Merge(json!({ "status": odd.status }));
-    trial.begin(Phase::Creating).await?;
-    trial
-        .world
+    test.begin(Phase::Creating).await?;
+    test.world
         .kubelet
-        .until_pods(trial.namespace(), JOB, life.pods(WORKERS))
+        .until_pods(test.namespace(), JOB, life.pods(WORKERS))
         .await?;
     for phase in [Phase::Creating, Phase::Running] {
-        let old = trial.worker().await?;
+        let old = test.worker().await?;
         pods.patch_status(life.victim(), &PatchParams::default(), &says)
             .await?;
         match odd.then {
-            Then::Replaced => trial.until_another(&old).await?,
+            Then::Replaced => test.until_another(&old).await?,
             Then::Stays => {
                 holds_for(Duration::from_secs(1), async || {
-                    let job = trial.world.jobs.get(JOB).await?;
+                    let job = test.world.jobs.get(JOB).await?;
                     anyhow::ensure!(!Life::has_ended(&job), "{}", job["status"]);
-                    anyhow::ensure!(trial.worker().await? == old, "it was replaced");
+                    anyhow::ensure!(test.worker().await? == old, "it was replaced");
                     Ok(())
                 })
                 .await?;
             }
         }
         if phase == Phase::Creating || odd.then == Then::Replaced {
-            trial.end(Phase::Creating).await?;
+            test.end(Phase::Creating).await?;
         }
     }
-    let job = trial.world.jobs.get(JOB).await?;
+    let job = test.world.jobs.get(JOB).await?;
     assert!(!Life::has_failed(&job), "{}", job["status"]);
-    trial.run_phase(Phase::Finishing).await?;
-    trial.assert_clean().await
+    test.run_phase(Phase::Finishing).await?;
+    test.assert_clean().await
 }
 
 #[tokio::test]
@@ -364,33 +354,30 @@ async fn f_65_a_phase_that_nobody_knows() -> Result<()> {
 }
 
 async fn fewer_restarts(kind: Kind) -> Result<()> {
-    let Some(mut trial) = FaultTest::of(Life(kind), "f65restarts").await? else {
+    let Some(mut test) = FaultTest::of(Life(kind), "f65restarts").await? else {
         return Ok(());
     };
-    trial.begin(Phase::Creating).await?;
-    trial
-        .world
+    test.begin(Phase::Creating).await?;
+    test.world
         .kubelet
-        .until_pods(trial.namespace(), JOB, 3)
+        .until_pods(test.namespace(), JOB, 3)
         .await?;
     for (restarts, highest) in [(2, 2), (1, 2), (0, 2)] {
-        trial
-            .world
+        test.world
             .kubelet
-            .restart_in_place(trial.namespace(), WORKER, restarts)
+            .restart_in_place(test.namespace(), WORKER, restarts)
             .await?;
         let known = |job: &Value| job["status"]["containerRestarts"] == highest;
-        trial
-            .world
+        test.world
             .jobs
             .until(JOB, "with its restarts", known)
             .await?;
-        trial.end(Phase::Creating).await?;
+        test.end(Phase::Creating).await?;
     }
-    let job = trial.world.jobs.get(JOB).await?;
+    let job = test.world.jobs.get(JOB).await?;
     assert_eq!(job["status"]["containerRestarts"], 2, "{}", job["status"]);
-    trial.run_phase(Phase::Finishing).await?;
-    trial.assert_clean().await
+    test.run_phase(Phase::Finishing).await?;
+    test.assert_clean().await
 }
 
 #[tokio::test]
@@ -399,17 +386,17 @@ async fn f_65_restarts_that_go_down_are_not_forgotten() -> Result<()> {
 }
 
 async fn no_exit_code(kind: Kind) -> Result<()> {
-    let Some(mut trial) = FaultTest::of(Life(kind), "f65succeeded").await? else {
+    let Some(mut test) = FaultTest::of(Life(kind), "f65succeeded").await? else {
         return Ok(());
     };
-    trial.run_phase(Phase::Creating).await?;
-    let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
+    test.run_phase(Phase::Creating).await?;
+    let pods: Api<Pod> = Api::namespaced(test.world.client.clone(), test.namespace());
     let says = json!({ "phase": "Succeeded", "containerStatuses": null });
     for pod in Life(kind).ranks(WORKERS).iter().rev() {
         e2e::set_pod_status(&pods, pod, says.clone()).await?;
     }
-    trial.end(Phase::Finishing).await?;
-    trial.assert_clean().await
+    test.end(Phase::Finishing).await?;
+    test.assert_clean().await
 }
 
 #[tokio::test]
@@ -440,11 +427,11 @@ fn ahead(kind: Kind, state: &str, finished: Option<&str>) -> Patch<Value> {
 }
 
 async fn clock_ahead(kind: Kind) -> Result<()> {
-    let Some(mut trial) = FaultTest::of(Life(kind), "f66").await? else {
+    let Some(mut test) = FaultTest::of(Life(kind), "f66").await? else {
         return Ok(());
     };
-    trial.begin(Phase::Creating).await?;
-    let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
+    test.begin(Phase::Creating).await?;
+    let pods: Api<Pod> = Api::namespaced(test.world.client.clone(), test.namespace());
     let says = async |pod: &str, patch: Patch<Value>| {
         pods.patch_status(pod, &PatchParams::default(), &patch)
             .await
@@ -455,34 +442,34 @@ async fn clock_ahead(kind: Kind) -> Result<()> {
     let ranks = Life(kind).ranks(WORKERS);
     // The second replacement waits for its backoff, from the failure on and not from the node's time.
     for finished in [now, later] {
-        let kubelet = &trial.world.kubelet;
-        kubelet.until_pods(trial.namespace(), JOB, 3).await?;
+        let kubelet = &test.world.kubelet;
+        kubelet.until_pods(test.namespace(), JOB, 3).await?;
         for pod in &ranks {
             says(pod, ahead(kind, "Running", None)).await?;
         }
-        trial.until_active().await?;
-        let old = trial.worker().await?;
+        test.until_active().await?;
+        let old = test.worker().await?;
         says(WORKER, ahead(kind, "Failed", Some(&finished))).await?;
-        trial.until_another(&old).await?;
+        test.until_another(&old).await?;
     }
-    trial.end(Phase::Creating).await?;
+    test.end(Phase::Creating).await?;
     // No repeated work may be left.
     let times = |job: &Value| job["status"].to_string();
-    let job = trial.world.jobs.get(JOB).await?;
+    let job = test.world.jobs.get(JOB).await?;
     assert!(!times(&job).contains("\"-"), "{}", job["status"]);
-    trial.world.auditor.settled().await?;
-    trial.proxy.clear_records();
-    let before = trial.metric("trainyard_reconciles_total").await?;
+    test.world.auditor.settled().await?;
+    test.proxy.clear_records();
+    let before = test.metric("trainyard_reconciles_total").await?;
     tokio::time::sleep(Duration::from_secs(2)).await;
     // A busy loop reconciles at least five times a second.
-    let looks = trial.metric("trainyard_reconciles_total").await? - before;
-    assert!(looks < 5, "{looks} reconciles without a change");
-    let busy = trial.proxy.records();
+    let reconciles = test.metric("trainyard_reconciles_total").await? - before;
+    assert!(reconciles < 5, "{reconciles} reconciles without a change");
+    let busy = test.proxy.records();
     let busy: Vec<_> = busy.iter().filter(|r| r.call.is_job_write()).collect();
     assert!(busy.len() < 3, "{busy:?}");
-    trial.run_phase(Phase::Finishing).await?;
-    trial.assert_worker_made(3);
-    trial.assert_clean().await
+    test.run_phase(Phase::Finishing).await?;
+    test.assert_worker_made(3);
+    test.assert_clean().await
 }
 
 #[tokio::test]
@@ -491,21 +478,21 @@ async fn f_66_a_node_whose_clock_is_ahead_delays_nothing() -> Result<()> {
 }
 
 async fn group_deleted(kind: Kind) -> Result<()> {
-    let Some(trial) = FaultTest::of(Life(kind), "f67").await? else {
+    let Some(test) = FaultTest::of(Life(kind), "f67").await? else {
         return Ok(());
     };
-    let mut trial = trial.flag("gang", "native");
-    trial.world.grant_gang("native").await?;
+    let mut test = test.flag("gang", "native");
+    test.world.grant_gang("native").await?;
     let group = GroupKind::PodGroup;
     let groups: Api<DynamicObject> = Api::namespaced_with(
-        trial.world.client.clone(),
-        trial.namespace(),
+        test.world.client.clone(),
+        test.namespace(),
         &group.resource(group.versions()[0]),
     );
-    trial.begin(Phase::Creating).await?;
-    let pods = trial.world.kubelet.until_pods(trial.namespace(), JOB, 3);
+    test.begin(Phase::Creating).await?;
+    let pods = test.world.kubelet.until_pods(test.namespace(), JOB, 3);
     let pods: Vec<String> = pods.await?.into_iter().map(|pod| pod.uid).collect();
-    trial.end(Phase::Creating).await?;
+    test.end(Phase::Creating).await?;
     // The group is deleted while all pods run.
     let before = groups.get(JOB).await?.metadata.uid;
     let now = DeleteParams::default().grace_period(0);
@@ -529,12 +516,12 @@ async fn group_deleted(kind: Kind) -> Result<()> {
         })
     })
     .await?;
-    let still = trial.world.kubelet.pods(trial.namespace(), JOB);
+    let still = test.world.kubelet.pods(test.namespace(), JOB);
     let still: Vec<String> = still.into_iter().map(|pod| pod.uid).collect();
     assert_eq!(still, pods, "running pods were touched");
-    trial.run_phase(Phase::Finishing).await?;
-    trial.assert_life();
-    trial.assert_clean().await
+    test.run_phase(Phase::Finishing).await?;
+    test.assert_life();
+    test.assert_clean().await
 }
 
 #[tokio::test]

@@ -24,46 +24,46 @@ use super::life::Life;
 use super::outage::LEASE;
 
 /// A full life cycle without network faults.
-async fn live(trial: &mut FaultTest) -> Result<()> {
+async fn live(test: &mut FaultTest) -> Result<()> {
     for phase in Phase::ALL {
-        trial.run_phase(phase).await?;
+        test.run_phase(phase).await?;
     }
     Ok(())
 }
 
 /// Runs a phase in which neither operator may create a pod before the other one is about to do so as well.
-async fn both_at_once(trial: &mut FaultTest, twins: &Proxy, phase: Phase) -> Result<()> {
+async fn both_at_once(test: &mut FaultTest, twins: &Proxy, phase: Phase) -> Result<()> {
     let gate = Gate::closed();
     let waiting = || Action::Hold(gate.clone());
-    let held = [(); 2].map(|()| on(trial.namespace(), ("create", "pods"), waiting()));
-    trial.rule(&held[..1]);
+    let held = [(); 2].map(|()| on(test.namespace(), ("create", "pods"), waiting()));
+    test.rule(&held[..1]);
     twins.clear_rules();
     twins.add(&held[1]);
-    trial.begin(phase).await?;
-    trial.until_hit(&held, 1).await?;
+    test.begin(phase).await?;
+    test.until_hit(&held, 1).await?;
     gate.open();
-    trial.end(phase).await
+    test.end(phase).await
 }
 
 /// Two operators without leader election both work: whenever a pod must be created, both are about to create it.
 async fn twins(kind: Kind) -> Result<()> {
-    let Some(mut trial) = FaultTest::of(Life(kind), "f57").await? else {
+    let Some(mut test) = FaultTest::of(Life(kind), "f57").await? else {
         return Ok(());
     };
-    let (proxy, kubeconfig) = trial.world.proxy().await?;
-    let mut options = trial.operator_options();
+    let (proxy, kubeconfig) = test.world.proxy().await?;
+    let mut options = test.operator_options();
     options.kubeconfig = kubeconfig;
-    options.log = trial.world.file("twin.log");
+    options.log = test.world.file("twin.log");
     let mut twin = OperatorProcess::start(options).await?;
     for phase in [Phase::Creating, Phase::Running] {
-        both_at_once(&mut trial, &proxy, phase).await?;
+        both_at_once(&mut test, &proxy, phase).await?;
     }
-    trial.run_phase(Phase::Finishing).await?;
-    trial.assert_life();
+    test.run_phase(Phase::Finishing).await?;
+    test.assert_life();
     anyhow::ensure!(!twin.has_ended()?, "one of them ended");
     twin.assert_no_panic()?;
     proxy.assert_guarded()?;
-    trial.assert_clean().await
+    test.assert_clean().await
 }
 
 #[tokio::test]
@@ -106,19 +106,19 @@ async fn f_57_two_operators_without_election_make_nothing_of_a_spark_application
 async fn f_58_a_process_with_few_descriptors_serves_a_large_job() -> Result<()> {
     const LIMIT: u64 = 64;
     const WORKERS: u32 = 60;
-    let Some(mut trial) = FaultTest::set_up("f58").await? else {
+    let Some(mut test) = FaultTest::set_up("f58").await? else {
         return Ok(());
     };
-    trial.start().await?;
-    trial.operator()?.limit_descriptors(LIMIT)?;
+    test.start().await?;
+    test.operator()?.limit_descriptors(LIMIT)?;
     // Every new connection needs a descriptor: probes, scrapes and calls.
-    trial.proxy.cut().await?;
-    let address = trial.operator()?.metrics_address();
+    test.proxy.cut().await?;
+    let address = test.operator()?.metrics_address();
     let mut held = Vec::new();
     for _ in 0..LIMIT {
         held.push(tokio::net::TcpStream::connect(address).await?);
     }
-    let files = format!("/proc/{}/fd", trial.operator()?.pid());
+    let files = format!("/proc/{}/fd", test.operator()?.pid());
     eventually("no descriptor to be left", HANG, async || {
         let open = std::fs::read_dir(&files)?.count();
         Ok(if u64::try_from(open)? >= LIMIT {
@@ -131,31 +131,31 @@ async fn f_58_a_process_with_few_descriptors_serves_a_large_job() -> Result<()> 
     let job = FaultTest::job()
         .role("Worker", WORKERS)
         .restart_policy("Worker", "ExitCode");
-    trial.world.jobs.create(&job.build()).await?;
-    let (kubelet, namespace) = (&trial.world.kubelet, trial.namespace());
+    test.world.jobs.create(&job.build()).await?;
+    let (kubelet, namespace) = (&test.world.kubelet, test.namespace());
     kubelet.until_pods(namespace, JOB, 61).await?;
     drop(held);
     kubelet.all_running(namespace, JOB).await?;
     let all_active = |job: &Value| counters(job, "Worker").get("active") == Some(&WORKERS.into());
-    let jobs = &trial.world.jobs;
+    let jobs = &test.world.jobs;
     jobs.until(JOB, "with all active", all_active).await?;
     kubelet.all_succeeded(namespace, JOB).await?;
     jobs.until_true(JOB, "Succeeded").await?;
-    assert_eq!(trial.metric("trainyard_panics_total").await?, 0);
-    trial.assert_clean().await
+    assert_eq!(test.metric("trainyard_panics_total").await?, 0);
+    test.assert_clean().await
 }
 
 #[tokio::test]
 async fn f_58_a_log_that_takes_nothing_ends_no_process() -> Result<()> {
-    let Some(mut trial) = FaultTest::set_up("f58log").await? else {
+    let Some(mut test) = FaultTest::set_up("f58log").await? else {
         return Ok(());
     };
-    trial = trial.output("/dev/full").flag("log-filter", "debug");
-    live(&mut trial).await?;
-    trial.assert_life();
+    test = test.output("/dev/full").flag("log-filter", "debug");
+    live(&mut test).await?;
+    test.assert_life();
     // Without a log, only this metric shows a panic.
-    assert_eq!(trial.metric("trainyard_panics_total").await?, 0);
-    trial.assert_clean().await
+    assert_eq!(test.metric("trainyard_panics_total").await?, 0);
+    test.assert_clean().await
 }
 
 /// The difference between the clocks of the two replicas.
@@ -195,26 +195,26 @@ fn wrong_times(skew: SignedDuration) -> [Rule; 2] {
 }
 
 /// A stored lease.
-async fn stored(trial: &FaultTest, lease: &str) -> Result<LeaseSpec> {
-    let leases: Api<Lease> = Api::namespaced(trial.world.client.clone(), LEASE_NAMESPACE);
+async fn stored(test: &FaultTest, lease: &str) -> Result<LeaseSpec> {
+    let leases: Api<Lease> = Api::namespaced(test.world.client.clone(), LEASE_NAMESPACE);
     let spec = leases.get(lease).await?.spec;
     spec.context("a lease that says nothing")
 }
 
 /// A standby with a wrong clock waits as long as any other, and leads when the leader is gone, even if its clock jumps meanwhile.
 async fn wrong_clock(name: &str, skew: SignedDuration) -> Result<()> {
-    let Some(mut trial) = FaultTest::set_up(name).await? else {
+    let Some(mut test) = FaultTest::set_up(name).await? else {
         return Ok(());
     };
-    let lease = trial.namespace().to_owned();
-    trial = trial.flags(&LEASE).flag("leader-election-id", &lease);
-    let (standby_proxy, kubeconfig) = trial.world.proxy().await?;
-    trial.begin(Phase::Creating).await?;
-    trial.until_leads(true).await?;
-    trial.end(Phase::Creating).await?;
-    let mut options = trial.operator_options();
+    let lease = test.namespace().to_owned();
+    test = test.flags(&LEASE).flag("leader-election-id", &lease);
+    let (standby_proxy, kubeconfig) = test.world.proxy().await?;
+    test.begin(Phase::Creating).await?;
+    test.until_leads(true).await?;
+    test.end(Phase::Creating).await?;
+    let mut options = test.operator_options();
     options.kubeconfig = kubeconfig;
-    options.log = trial.world.file("standby.log");
+    options.log = test.world.file("standby.log");
     let told = |rules: &[Rule]| rules.iter().map(Rule::hits).sum::<usize>();
     let wrong = wrong_times(skew);
     for rule in &wrong {
@@ -236,8 +236,8 @@ async fn wrong_clock(name: &str, skew: SignedDuration) -> Result<()> {
         standby_proxy.cut().await?;
     }
     // The wrong time again when it matters.
-    trial.operator()?.freeze()?;
-    let old = stored(&trial, &lease).await?;
+    test.operator()?.freeze()?;
+    let old = stored(&test, &lease).await?;
     let wrong = wrong_times(skew);
     for rule in &wrong {
         standby_proxy.add(rule);
@@ -252,7 +252,7 @@ async fn wrong_clock(name: &str, skew: SignedDuration) -> Result<()> {
     })
     .await?;
     anyhow::ensure!(told(&wrong) > 0, "no wrong time was served in the end");
-    let new = stored(&trial, &lease).await?;
+    let new = stored(&test, &lease).await?;
     assert_ne!(old.holder_identity, new.holder_identity);
     let times = old.renew_time.zip(new.acquire_time);
     let (renewed, acquired) = times.context("a lease without times")?;
@@ -262,13 +262,13 @@ async fn wrong_clock(name: &str, skew: SignedDuration) -> Result<()> {
         free >= SignedDuration::from_secs(promised),
         "free after {free}"
     );
-    trial.run_phase(Phase::Running).await?;
-    trial.operator()?.thaw()?;
-    trial.run_phase(Phase::Finishing).await?;
-    trial.assert_life();
+    test.run_phase(Phase::Running).await?;
+    test.operator()?.thaw()?;
+    test.run_phase(Phase::Finishing).await?;
+    test.assert_life();
     standby.assert_no_panic()?;
     standby_proxy.assert_guarded()?;
-    trial.assert_clean().await
+    test.assert_clean().await
 }
 
 #[tokio::test]
@@ -290,32 +290,32 @@ fn lease_times() -> [u64; 3] {
 /// With a twentieth of a CPU, an idle leader keeps its lease, and a busy one creates nothing twice.
 #[tokio::test]
 async fn f_54_a_twentieth_of_a_processor_costs_no_lease() -> Result<()> {
-    let Some(mut trial) = FaultTest::set_up("f54").await? else {
+    let Some(mut test) = FaultTest::set_up("f54").await? else {
         return Ok(());
     };
-    let lease = trial.namespace().to_owned();
+    let lease = test.namespace().to_owned();
     let [lasts, deadline, retry] = lease_times();
     for (flag, seconds) in [
         ("lease-duration", lasts),
         ("lease-renew-deadline", deadline),
         ("lease-retry-period", retry),
     ] {
-        trial = trial.flag(flag, &format!("{seconds}s"));
+        test = test.flag(flag, &format!("{seconds}s"));
     }
-    trial = trial
+    test = test
         .flag("leader-elect", "true")
         .flag("leader-election-namespace", LEASE_NAMESPACE)
         .flag("leader-election-id", &lease);
-    trial.start().await?;
-    trial.until_leads(true).await?;
-    trial.until_canary().await?;
+    test.start().await?;
+    test.until_leads(true).await?;
+    test.until_canary().await?;
     // It would lead as soon as the lease isn't renewed in time.
-    let (standby_proxy, kubeconfig) = trial.world.proxy().await?;
-    let mut options = trial.operator_options();
+    let (standby_proxy, kubeconfig) = test.world.proxy().await?;
+    let mut options = test.operator_options();
     options.kubeconfig = kubeconfig;
-    options.log = trial.world.file("standby.log");
+    options.log = test.world.file("standby.log");
     let mut standby = OperatorProcess::start(options).await?;
-    let operator = trial.operator()?;
+    let operator = test.operator()?;
     let slowly = async {
         loop {
             operator.thaw()?;
@@ -325,7 +325,7 @@ async fn f_54_a_twentieth_of_a_processor_costs_no_lease() -> Result<()> {
         }
     };
     let idle = async {
-        let before = stored(&trial, &lease).await?;
+        let before = stored(&test, &lease).await?;
         standby_proxy.clear_records();
         holds_for(
             Duration::from_secs(lasts * if is_deep() { 4 } else { 2 }),
@@ -342,7 +342,7 @@ async fn f_54_a_twentieth_of_a_processor_costs_no_lease() -> Result<()> {
         };
         anyhow::ensure!(asked("get") >= 3, "the standby did not look for it");
         anyhow::ensure!(asked("update") == 0, "the standby wrote the lease");
-        let after = stored(&trial, &lease).await?;
+        let after = stored(&test, &lease).await?;
         let holder = |spec: &LeaseSpec| (spec.holder_identity.clone(), spec.lease_transitions);
         anyhow::ensure!(holder(&after) == holder(&before), "another leads");
         anyhow::ensure!(after.renew_time > before.renew_time, "nobody renewed it");
@@ -351,19 +351,19 @@ async fn f_54_a_twentieth_of_a_processor_costs_no_lease() -> Result<()> {
         anyhow::ensure!(log.contains("leading"), "it never led");
         anyhow::ensure!(!log.contains("stops leading"), "the lease was lost");
         standby.kill()?;
-        trial.world.jobs.create(&FaultTest::job().build()).await?;
-        trial.end(Phase::Creating).await
+        test.world.jobs.create(&FaultTest::job().build()).await?;
+        test.end(Phase::Creating).await
     };
     let outcome: Result<()> = tokio::select! {
         outcome = idle => outcome,
         outcome = slowly => outcome,
     };
     outcome?;
-    trial.operator()?.thaw()?;
-    trial.run_phase(Phase::Running).await?;
-    trial.run_phase(Phase::Finishing).await?;
-    trial.assert_life();
-    trial.assert_clean().await
+    test.operator()?.thaw()?;
+    test.run_phase(Phase::Running).await?;
+    test.run_phase(Phase::Finishing).await?;
+    test.assert_life();
+    test.assert_clean().await
 }
 
 /// Two thousand jobs in deep runs, because they take minutes to create.
@@ -372,10 +372,10 @@ async fn f_59_thousands_of_pods_and_jobs_at_the_start_fit_the_shipped_limit() ->
     // The memory limit of the shipped Deployment.
     const LIMIT: u64 = 256 << 20;
     let number = if is_deep() { 2000 } else { 40 };
-    let Some(mut trial) = FaultTest::set_up("f59").await? else {
+    let Some(mut test) = FaultTest::set_up("f59").await? else {
         return Ok(());
     };
-    let jobs = &trial.world.jobs;
+    let jobs = &test.world.jobs;
     let made = futures::stream::iter(0..number).map(async |n| {
         let job = pytorch_job(&format!("many-{n}")).master().workers(4);
         jobs.create(&job.run_policy("backoffLimit", 3).build())
@@ -387,8 +387,8 @@ async fn f_59_thousands_of_pods_and_jobs_at_the_start_fit_the_shipped_limit() ->
     }
     drop(made);
     // The first operator creates the pods; the second one starts with all of them.
-    trial.start().await?;
-    let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
+    test.start().await?;
+    let pods: Api<Pod> = Api::namespaced(test.world.client.clone(), test.namespace());
     eventually("all pods", HANG * 4, async || {
         let list = pods.list(&ListParams::default()).await?;
         let there = list
@@ -403,15 +403,15 @@ async fn f_59_thousands_of_pods_and_jobs_at_the_start_fit_the_shipped_limit() ->
         })
     })
     .await?;
-    trial.until_canary().await?;
-    let operator = trial.operator_mut()?;
+    test.until_canary().await?;
+    let operator = test.operator_mut()?;
     operator.kill()?;
     operator.restart().await?;
     let job = pytorch_job("last").master().build();
-    trial.world.jobs.create(&job).await?;
-    trial.world.jobs.until_true("last", "Created").await?;
-    let (_, most) = trial.operator()?.memory()?;
+    test.world.jobs.create(&job).await?;
+    test.world.jobs.until_true("last", "Created").await?;
+    let (_, most) = test.operator()?.memory()?;
     println!("{} MiB at the most", most >> 20);
     anyhow::ensure!(most < LIMIT, "{} MiB", most >> 20);
-    trial.operator()?.assert_no_panic()
+    test.operator()?.assert_no_panic()
 }

@@ -29,9 +29,9 @@ use super::life::Life;
 const FIRST_WAIT: Duration = Duration::from_millis(800);
 
 /// The times of the operator's requests for a removed kind, by request.
-fn missed(trial: &FaultTest) -> BTreeMap<String, Vec<Instant>> {
+fn missed(test: &FaultTest) -> BTreeMap<String, Vec<Instant>> {
     let mut missed: BTreeMap<String, Vec<Instant>> = BTreeMap::new();
-    for record in trial.proxy.records() {
+    for record in test.proxy.records() {
         let read = !record.call.is_write();
         if read && record.call.resource == PYTORCH.plural && record.code == Some(404) {
             let what = format!("{} in {}", record.call, record.call.namespace);
@@ -61,7 +61,7 @@ async fn f_63_a_kind_that_is_removed_and_installed_again_harms_no_other() -> Res
     let Some(control) = own().await? else {
         return Ok(());
     };
-    let Some(mut trial) = FaultTest::on(control, Life(PYTORCH), "f63").await? else {
+    let Some(mut test) = FaultTest::on(control, Life(PYTORCH), "f63").await? else {
         return Ok(());
     };
     control.install(TENSORFLOW.operator).await?;
@@ -70,14 +70,14 @@ async fn f_63_a_kind_that_is_removed_and_installed_again_harms_no_other() -> Res
         return Ok(());
     };
     let operator_of_other = other.operator().await?;
-    trial.run_phase(Phase::Creating).await?;
-    trial.until_canary().await?;
+    test.run_phase(Phase::Creating).await?;
+    test.until_canary().await?;
 
     let client = control.client(ADMIN).await?;
     let kinds: Api<CustomResourceDefinition> = Api::all(client.clone());
     let name = format!("{}.{}", PYTORCH.plural, PYTORCH.group);
     // With the kind the auditor's own watch of it is gone.
-    trial.world.auditor.expect_gaps();
+    test.world.auditor.expect_gaps();
     kinds.delete(&name, &DeleteParams::default()).await?;
     eventually("the kind to be gone", HANG, async || {
         Ok(match kinds.get_opt(&name).await? {
@@ -86,29 +86,29 @@ async fn f_63_a_kind_that_is_removed_and_installed_again_harms_no_other() -> Res
         })
     })
     .await?;
-    trial.proxy.clear_records();
-    trial.proxy.cut().await?;
+    test.proxy.clear_records();
+    test.proxy.cut().await?;
     eventually("the operator to look for it in vain", HANG, async || {
-        let often = missed(&trial).values().any(|times| times.len() >= 3);
+        let often = missed(&test).values().any(|times| times.len() >= 3);
         Ok(if often {
             Seen::Yes(())
         } else {
-            Seen::NotYet(format!("{:?}", trial.proxy.counts()))
+            Seen::NotYet(format!("{:?}", test.proxy.counts()))
         })
     })
     .await?;
-    anyhow::ensure!(trial.operator()?.probe("/livez").await?.0 == 200);
+    anyhow::ensure!(test.operator()?.probe("/livez").await?.0 == 200);
     // Operators of other kinds are unaffected.
     let tf = TENSORFLOW.job("tf").master().workers(1).build();
     other.jobs.create(&tf).await?;
     other.jobs.until_true("tf", "Succeeded").await?;
     other.assert_clean(&operator_of_other).await?;
 
-    let records = trial.proxy.records();
+    let records = test.proxy.records();
     let in_vain = |r: &&Record| r.call.is_job_write() && r.code == Some(404);
     let in_vain = records.iter().filter(in_vain).count();
     anyhow::ensure!(in_vain < 10, "{in_vain} writes to what is gone");
-    for (what, times) in missed(&trial) {
+    for (what, times) in missed(&test) {
         for pair in times.windows(2) {
             let pause = pair[1] - pair[0];
             anyhow::ensure!(pause >= FIRST_WAIT, "{what} again after {pause:?}");
@@ -122,22 +122,22 @@ async fn f_63_a_kind_that_is_removed_and_installed_again_harms_no_other() -> Res
     manifest::apply(&client, manifest::documents(&definition)?).await?;
     let again = Life(PYTORCH).canary("again");
     eventually("a job to be taken", HANG, async || {
-        trial.world.jobs.create(&again).await?;
+        test.world.jobs.create(&again).await?;
         Ok(Seen::Yes(()))
     })
     .await?;
-    let (kubelet, namespace) = (&trial.world.kubelet, trial.namespace());
+    let (kubelet, namespace) = (&test.world.kubelet, test.namespace());
     kubelet.until_pods(namespace, "again", 2).await?;
     kubelet.all_running(namespace, "again").await?;
     kubelet.all_succeeded(namespace, "again").await?;
-    trial.world.jobs.until_true("again", "Succeeded").await?;
+    test.world.jobs.until_true("again", "Succeeded").await?;
     // Objects that were deleted with the kind stay deleted.
     kubelet.until_pods(namespace, JOB, 0).await?;
-    trial.world.auditor.settled().await?;
-    let wrong = trial.world.auditor.violations();
+    test.world.auditor.settled().await?;
+    let wrong = test.world.auditor.violations();
     anyhow::ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
-    trial.proxy.assert_guarded()?;
-    let operator = trial.operator_mut()?;
+    test.proxy.assert_guarded()?;
+    let operator = test.operator_mut()?;
     anyhow::ensure!(!operator.has_ended()?, "the operator ended");
     operator.assert_no_panic()
 }
@@ -272,24 +272,24 @@ async fn f_64_a_server_that_comes_back_without_its_memory_is_listed_anew() -> Re
     };
     let mut second = Second::of(control).await?;
     let kubeconfig = second.start(control).await?;
-    let Some(mut trial) = FaultTest::on(control, Life(PYTORCH), "f64").await? else {
+    let Some(mut test) = FaultTest::on(control, Life(PYTORCH), "f64").await? else {
         return Ok(());
     };
-    trial.go_through(Proxy::start(&kubeconfig).await?).await?;
-    trial.run_phase(Phase::Creating).await?;
-    trial.until_canary().await?;
+    test.go_through(Proxy::start(&kubeconfig).await?).await?;
+    test.run_phase(Phase::Creating).await?;
+    test.until_canary().await?;
     for phase in [Phase::Running, Phase::Finishing] {
-        trial.proxy.clear_records();
+        test.proxy.clear_records();
         second.kill()?;
-        trial.begin(phase).await?;
+        test.begin(phase).await?;
         // The operator's last version must be more than one behind the store's.
-        trial.noise().await;
+        test.noise().await;
         second.compact(control).await?;
         second.start(control).await?;
         // No watch can resume.
-        trial.until_listed("pods").await?;
-        trial.end(phase).await?;
+        test.until_listed("pods").await?;
+        test.end(phase).await?;
     }
-    trial.assert_life();
-    trial.assert_clean().await
+    test.assert_life();
+    test.assert_clean().await
 }

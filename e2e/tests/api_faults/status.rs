@@ -53,7 +53,7 @@ async fn f_10_a_server_that_asks_for_time_in_no_way_we_know_is_asked_again() -> 
 
 /// One request gets this `Retry-After`; the job goes on after the wait.
 async fn long_wish(name: &str, seconds: &str, phase: Phase) -> Result<()> {
-    let Some(mut trial) = FaultTest::set_up(name).await? else {
+    let Some(mut test) = FaultTest::set_up(name).await? else {
         return Ok(());
     };
     for now in Phase::ALL {
@@ -62,14 +62,14 @@ async fn long_wish(name: &str, seconds: &str, phase: Phase) -> Result<()> {
         } else {
             ("patch", "pytorchjobs/status")
         };
-        let rule = on(trial.namespace(), target, overload(Some(seconds))).nth(1);
+        let rule = on(test.namespace(), target, overload(Some(seconds))).nth(1);
         if now == phase {
-            trial.rule(std::slice::from_ref(&rule));
+            test.rule(std::slice::from_ref(&rule));
         }
-        trial.run_phase(now).await?;
+        test.run_phase(now).await?;
         if now == phase {
-            trial.until_hit(&[rule], 1).await?;
-            let records = trial.proxy.records();
+            test.until_hit(&[rule], 1).await?;
+            let records = test.proxy.records();
             let asked: Vec<_> = records.iter().filter(|r| r.code == Some(429)).collect();
             anyhow::ensure!(asked.len() == 1, "{asked:?}");
             // The operator must wait that long before it sends the same request again. A pod's Service has its name.
@@ -87,7 +87,7 @@ async fn long_wish(name: &str, seconds: &str, phase: Phase) -> Result<()> {
             );
         }
     }
-    trial.assert_clean().await
+    test.assert_clean().await
 }
 
 #[tokio::test]
@@ -136,10 +136,10 @@ pub fn rarely(_before: usize) -> Duration {
 }
 
 /// The times at which each write to an object of the job was refused with this code.
-fn refusals(trial: &FaultTest, code: u16) -> BTreeMap<String, Vec<tokio::time::Instant>> {
+fn refusals(test: &FaultTest, code: u16) -> BTreeMap<String, Vec<tokio::time::Instant>> {
     let mut refused: BTreeMap<String, Vec<tokio::time::Instant>> = BTreeMap::new();
-    for record in trial.proxy.records() {
-        let ours = record.call.namespace == trial.namespace() && record.call.is_job_write();
+    for record in test.proxy.records() {
+        let ours = record.call.namespace == test.namespace() && record.call.is_job_write();
         if ours && record.code == Some(code) {
             let times = refused.entry(record.call.to_string()).or_default();
             times.push(record.at);
@@ -149,9 +149,9 @@ fn refusals(trial: &FaultTest, code: u16) -> BTreeMap<String, Vec<tokio::time::I
 }
 
 /// Waits until one write has been refused this often with this code.
-pub async fn until_refused(trial: &FaultTest, code: u16, times: usize) -> Result<()> {
+pub async fn until_refused(test: &FaultTest, code: u16, times: usize) -> Result<()> {
     eventually("a write to be refused again and again", HANG, async || {
-        let refused = refusals(trial, code);
+        let refused = refusals(test, code);
         let most = refused.values().map(Vec::len).max().unwrap_or_default();
         Ok(if most >= times {
             Seen::Yes(())
@@ -165,11 +165,11 @@ pub async fn until_refused(trial: &FaultTest, code: u16, times: usize) -> Result
 /// No refused request was retried too early. Load only makes pauses longer, so this holds on every machine. Returns the most refusals of
 /// one request.
 pub fn assert_paced(
-    trial: &FaultTest,
+    test: &FaultTest,
     code: u16,
     pause: impl Fn(usize) -> Duration,
 ) -> Result<usize> {
-    let refused = refusals(trial, code);
+    let refused = refusals(test, code);
     for (what, times) in &refused {
         for (n, pair) in times.windows(2).enumerate() {
             let least = pause(n);
@@ -190,8 +190,8 @@ async fn f_13_a_server_that_stays_away_is_asked_slowly() -> Result<()> {
     let for_long = Duration::from_secs(if is_deep() { 60 } else { 0 });
     // Three pods are created at once, so each of them is refused six times.
     let times = 18;
-    lasting(LIFE, "f13long", writes, away, times, for_long, |trial| {
-        let most = assert_paced(trial, 503, doubling)?;
+    lasting(LIFE, "f13long", writes, away, times, for_long, |test| {
+        let most = assert_paced(test, 503, doubling)?;
         anyhow::ensure!(most >= 6, "refused {most} times");
         Ok(())
     })
@@ -229,70 +229,69 @@ async fn f_16_a_name_that_our_own_lost_create_took_is_ours() -> Result<()> {
 #[tokio::test]
 async fn f_03_f_16_a_pod_that_ran_before_its_lost_create_was_looked_up_counts_as_running()
 -> Result<()> {
-    let Some(mut trial) = FaultTest::set_up("f16runs").await? else {
+    let Some(mut test) = FaultTest::set_up("f16runs").await? else {
         return Ok(());
     };
-    trial.run_phase(Phase::Creating).await?;
+    test.run_phase(Phase::Creating).await?;
     // The operator reads the pod only when it runs and all counts are written; the watch has no events of it.
-    let lost = on(trial.namespace(), ("create", "pods"), Action::ResetAfter).nth(1);
+    let lost = on(test.namespace(), ("create", "pods"), Action::ResetAfter).nth(1);
     let silence = Action::DropWhere(Filter::new(|line| {
-        let text = String::from_utf8_lossy(line);
-        text.contains(WORKER) && !text.contains("\"exitCode\":137")
+        let event = String::from_utf8_lossy(line);
+        event.contains(WORKER) && !event.contains("\"exitCode\":137")
     }));
     let rules = [
         lost,
-        on(trial.namespace(), ("get", "pods"), away()),
-        on(trial.namespace(), ("watch", "pods"), silence),
+        on(test.namespace(), ("get", "pods"), away()),
+        on(test.namespace(), ("watch", "pods"), silence),
     ];
-    trial.rule(&rules);
-    trial.proxy.cut().await?;
-    trial.begin(Phase::Running).await?;
-    trial.until_replaced().await?;
-    let kubelet = &trial.world.kubelet;
-    kubelet.all_running(trial.namespace(), JOB).await?;
-    trial.until_hit(&rules, 1).await?;
+    test.rule(&rules);
+    test.proxy.cut().await?;
+    test.begin(Phase::Running).await?;
+    test.until_replaced().await?;
+    let kubelet = &test.world.kubelet;
+    kubelet.all_running(test.namespace(), JOB).await?;
+    test.until_hit(&rules, 1).await?;
     let one_less = |job: &Value| counters(job, "Worker").get("active") == Some(&1);
-    trial
-        .world
+    test.world
         .jobs
         .until(JOB, "with one worker", one_less)
         .await?;
-    trial.until_hit(&rules[1..2], 3).await?;
-    trial.proxy.clear_rules();
-    trial.end(Phase::Running).await?;
-    trial.proxy.cut().await?;
-    trial.run_phase(Phase::Finishing).await?;
-    trial.assert_clean().await
+    test.until_hit(&rules[1..2], 3).await?;
+    test.proxy.clear_rules();
+    test.end(Phase::Running).await?;
+    test.proxy.cut().await?;
+    test.run_phase(Phase::Finishing).await?;
+    test.assert_clean().await
 }
 
 async fn taken(kind: Kind) -> Result<()> {
-    let Some(mut trial) = FaultTest::of(Life(kind), "f17").await? else {
+    let Some(mut test) = FaultTest::of(Life(kind), "f17").await? else {
         return Ok(());
     };
-    let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
+    let pods: Api<Pod> = Api::namespaced(test.world.client.clone(), test.namespace());
     let foreign: Pod = serde_json::from_value(json!({
         "metadata": { "name": WORKER }, "spec": { "containers": [{ "name": "c", "image": "i" }] },
     }))?;
     for phase in [Phase::Creating, Phase::Running] {
         if phase == Phase::Creating {
             pods.create(&PostParams::default(), &foreign).await?;
-            trial.begin(phase).await?;
+            test.begin(phase).await?;
         } else {
             // The name is taken at the moment in which it becomes free.
             let gate = Gate::closed();
             let held = on(
-                trial.namespace(),
+                test.namespace(),
                 ("create", "pods"),
                 Action::Hold(gate.clone()),
             )
             .nth(1);
-            trial.rule(std::slice::from_ref(&held));
-            trial.begin(phase).await?;
-            trial.until_hit(&[held], 1).await?;
+            test.rule(std::slice::from_ref(&held));
+            test.begin(phase).await?;
+            test.until_hit(&[held], 1).await?;
             pods.create(&PostParams::default(), &foreign).await?;
             gate.open();
         }
-        let job = trial.world.jobs.until_true(JOB, "Stalled").await?;
+        let job = test.world.jobs.until_true(JOB, "Stalled").await?;
         assert_eq!(condition(&job, "Stalled")?.reason, "NameConflict");
         let before = pods.get(WORKER).await?.metadata;
         holds_for(Duration::from_secs(1), async || {
@@ -306,16 +305,16 @@ async fn taken(kind: Kind) -> Result<()> {
             r.code == Some(409) && r.call.is("create", "pods")
         };
         anyhow::ensure!(
-            trial.proxy.records().iter().any(refused),
+            test.proxy.records().iter().any(refused),
             "nothing was refused"
         );
-        trial.proxy.clear_records();
+        test.proxy.clear_records();
         pods.delete(WORKER, &DeleteParams::default().grace_period(0))
             .await?;
-        trial.end(phase).await?;
+        test.end(phase).await?;
     }
-    trial.run_phase(Phase::Finishing).await?;
-    trial.assert_clean().await
+    test.run_phase(Phase::Finishing).await?;
+    test.assert_clean().await
 }
 
 #[tokio::test]
@@ -331,7 +330,7 @@ async fn f_18_what_is_gone_needs_no_delete_and_no_status() -> Result<()> {
 
 async fn quota(kind: Kind) -> Result<()> {
     let life = Life(kind);
-    let Some(mut trial) = FaultTest::of(life, "f20").await? else {
+    let Some(mut test) = FaultTest::of(life, "f20").await? else {
         return Ok(());
     };
     let message = format!(
@@ -345,23 +344,23 @@ async fn quota(kind: Kind) -> Result<()> {
         } else {
             1
         };
-        let rule = on(trial.namespace(), ("create", "pods"), refusal).only(first..usize::MAX);
-        trial.rule(std::slice::from_ref(&rule));
-        trial.begin(phase).await?;
+        let rule = on(test.namespace(), ("create", "pods"), refusal).only(first..usize::MAX);
+        test.rule(std::slice::from_ref(&rule));
+        test.begin(phase).await?;
         if phase != Phase::Finishing {
             let told = |job: &Value| life.told(job, "Stalled").contains("exceeded quota: team");
-            let job = trial.world.jobs.until(JOB, "naming it", told).await?;
+            let job = test.world.jobs.until(JOB, "naming it", told).await?;
             // An application has no condition for it.
             if kind != SPARK {
                 assert_eq!(condition(&job, "Stalled")?.reason, "QuotaExceeded");
             }
             // An application retries half a minute later.
             let tries = if kind == SPARK { 1 } else { 2 };
-            trial.until_hit(&[rule], tries).await?;
-            trial.proxy.clear_rules();
+            test.until_hit(&[rule], tries).await?;
+            test.proxy.clear_rules();
         }
-        trial.end(phase).await?;
-        let job = trial.world.jobs.get(JOB).await?;
+        test.end(phase).await?;
+        let job = test.world.jobs.get(JOB).await?;
         assert!(!is_true(&job, "Stalled"), "{}", job["status"]);
         assert!(
             kind != SPARK || life.told(&job, "").is_empty(),
@@ -369,7 +368,7 @@ async fn quota(kind: Kind) -> Result<()> {
             job["status"]
         );
     }
-    trial.assert_clean().await
+    test.assert_clean().await
 }
 
 #[tokio::test]
@@ -380,12 +379,12 @@ async fn f_20_a_quota_that_is_exceeded_is_told_and_waited_for() -> Result<()> {
 async fn permanent(kind: Kind) -> Result<()> {
     let life = Life(kind);
     for phase in [Phase::Creating, Phase::Running] {
-        let Some(mut trial) = FaultTest::of(life, "f24").await? else {
+        let Some(mut test) = FaultTest::of(life, "f24").await? else {
             return Ok(());
         };
         let message = "Pod \"pt-worker-1\" is invalid: spec.containers[0].image: Required value";
         let invalid = answer(Effect::Without, 422, "Invalid", message);
-        let rule = on(trial.namespace(), ("create", "pods"), invalid);
+        let rule = on(test.namespace(), ("create", "pods"), invalid);
         // The job's last pod, and then the replacement of another.
         let first = if phase == Phase::Creating {
             life.ranks(WORKERS).len()
@@ -394,11 +393,11 @@ async fn permanent(kind: Kind) -> Result<()> {
         };
         let rule = rule.only(first..usize::MAX);
         if phase == Phase::Running {
-            trial.run_phase(Phase::Creating).await?;
+            test.run_phase(Phase::Creating).await?;
         }
-        trial.rule(std::slice::from_ref(&rule));
-        trial.begin(phase).await?;
-        let jobs = &trial.world.jobs;
+        test.rule(std::slice::from_ref(&rule));
+        test.begin(phase).await?;
+        let jobs = &test.world.jobs;
         if phase == Phase::Running && kind != SPARK {
             // Running pods stay until the template is fixed.
             let stalled =
@@ -409,9 +408,9 @@ async fn permanent(kind: Kind) -> Result<()> {
                     .message
                     .contains("Required value")
             );
-            trial.proxy.clear_rules();
-            trial.end(phase).await?;
-            trial.assert_clean().await?;
+            test.proxy.clear_rules();
+            test.end(phase).await?;
+            test.assert_clean().await?;
             continue;
         }
         let job = jobs.until(JOB, "at a bad end", Life::has_failed).await?;
@@ -424,7 +423,7 @@ async fn permanent(kind: Kind) -> Result<()> {
             Ok(())
         })
         .await?;
-        trial.assert_clean().await?;
+        test.assert_clean().await?;
     }
     Ok(())
 }

@@ -188,7 +188,7 @@ pub struct WatchFault {
     /// What it does to the watch of a resource; the version is an old one.
     pub action: fn(Life, &str, &str) -> Action,
     /// How it ends.
-    pub cure: Recovery,
+    pub recovery: Recovery,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,20 +203,20 @@ impl WatchFault {
         name: &'static str,
         on: Whose,
         action: fn(Life, &str, &str) -> Action,
-        cure: Recovery,
+        recovery: Recovery,
     ) -> Self {
         Self {
             name,
             on,
             action,
-            cure,
+            recovery,
         }
     }
 
     /// Flags that the operator needs for it.
     pub fn flags(&self) -> &'static [(&'static str, &'static str)] {
         // The operator notices silence only if it knows how long a watch may be silent.
-        if self.cure == Recovery::End {
+        if self.recovery == Recovery::End {
             &[("watch-timeout", "2s")]
         } else {
             &[]

@@ -43,28 +43,28 @@ async fn f_31_no_change_of_a_job_is_ever_told() -> Result<()> {
 /// The response to a status write is lost, and so is the event: only a read shows the new version.
 async fn stored_in_silence(kind: Kind) -> Result<()> {
     let life = Life(kind);
-    let Some(mut trial) = FaultTest::of(life, "f31stored").await? else {
+    let Some(mut test) = FaultTest::of(life, "f31stored").await? else {
         return Ok(());
     };
-    trial.run_phase(Phase::Creating).await?;
+    test.run_phase(Phase::Creating).await?;
     let lost = on(
-        trial.namespace(),
+        test.namespace(),
         ("watch", kind.plural),
         events_with(&["\"type\":\"MODIFIED\""]),
     );
     let answer = on(
-        trial.namespace(),
+        test.namespace(),
         ("patch", life.status()),
         Action::ResetAfter,
     );
     let rules = [lost, answer.nth(1)];
-    trial.rule(&rules);
-    trial.reopen(&rules[..1]).await?;
-    trial.run_phase(Phase::Running).await?;
-    trial.until_hit(&rules, 1).await?;
-    trial.run_phase(Phase::Finishing).await?;
-    trial.assert_life();
-    trial.assert_clean().await
+    test.rule(&rules);
+    test.reopen(&rules[..1]).await?;
+    test.run_phase(Phase::Running).await?;
+    test.until_hit(&rules, 1).await?;
+    test.run_phase(Phase::Finishing).await?;
+    test.assert_life();
+    test.assert_clean().await
 }
 
 #[tokio::test]
@@ -81,34 +81,33 @@ async fn pods_in_silence(
     lost: fn() -> Action,
     happens: impl AsyncFn(&FaultTest) -> Result<()>,
 ) -> Result<()> {
-    let Some(mut trial) = FaultTest::set_up(name).await? else {
+    let Some(mut test) = FaultTest::set_up(name).await? else {
         return Ok(());
     };
-    let rule = || on(trial.namespace(), ("watch", "pods"), lost());
+    let rule = || on(test.namespace(), ("watch", "pods"), lost());
     let (early, late) = (rule(), rule());
-    trial.rule(std::slice::from_ref(&early));
+    test.rule(std::slice::from_ref(&early));
     for rule in [early, late] {
-        trial.rule(std::slice::from_ref(&rule));
-        if trial.operator().is_err() {
-            trial.begin(Phase::Creating).await?;
-            trial
-                .world
+        test.rule(std::slice::from_ref(&rule));
+        if test.operator().is_err() {
+            test.begin(Phase::Creating).await?;
+            test.world
                 .kubelet
-                .until_pods(trial.namespace(), JOB, 3)
+                .until_pods(test.namespace(), JOB, 3)
                 .await?;
         } else {
-            trial.proxy.cut().await?;
+            test.proxy.cut().await?;
         }
-        let old = trial.worker().await?;
-        happens(&trial).await?;
-        trial.until_hit(&[rule], 1).await?;
-        trial.relist().await?;
-        trial.until_another(&old).await?;
-        trial.end(Phase::Creating).await?;
+        let old = test.worker().await?;
+        happens(&test).await?;
+        test.until_hit(&[rule], 1).await?;
+        test.relist().await?;
+        test.until_another(&old).await?;
+        test.end(Phase::Creating).await?;
     }
-    trial.run_phase(Phase::Finishing).await?;
-    trial.assert_made(&[("pt-master-0", 1), ("pt-worker-0", 1), (WORKER, 3)]);
-    trial.assert_clean().await
+    test.run_phase(Phase::Finishing).await?;
+    test.assert_made(&[("pt-master-0", 1), ("pt-worker-0", 1), (WORKER, 3)]);
+    test.assert_clean().await
 }
 
 #[tokio::test]
@@ -116,39 +115,33 @@ async fn f_31_no_end_of_a_pod_is_ever_told() -> Result<()> {
     pods_in_silence(
         "f31deleted",
         || events_with(&["\"type\":\"DELETED\""]),
-        async |trial| {
-            trial
-                .world
-                .kubelet
-                .disappear(trial.namespace(), WORKER)
-                .await
-        },
+        async |test| test.world.kubelet.disappear(test.namespace(), WORKER).await,
     )
     .await
 }
 
 /// No watch of pods shows anything, so only reads show that a pod vanished after its create.
 async fn vanishes_unseen(kind: Kind) -> Result<()> {
-    let Some(mut trial) = FaultTest::of(Life(kind), "f31unseen").await? else {
+    let Some(mut test) = FaultTest::of(Life(kind), "f31unseen").await? else {
         return Ok(());
     };
     let gate = Gate::closed();
     let silent = Action::HoldEvents(gate.clone());
-    let rule = on(trial.namespace(), ("watch", "pods"), silent);
-    trial.rule(std::slice::from_ref(&rule));
-    trial.begin(Phase::Creating).await?;
-    let (kubelet, namespace) = (&trial.world.kubelet, trial.world.namespace());
+    let rule = on(test.namespace(), ("watch", "pods"), silent);
+    test.rule(std::slice::from_ref(&rule));
+    test.begin(Phase::Creating).await?;
+    let (kubelet, namespace) = (&test.world.kubelet, test.world.namespace());
     kubelet.until_pods(namespace, JOB, 3).await?;
-    let old = trial.worker().await?;
+    let old = test.worker().await?;
     kubelet.disappear(namespace, WORKER).await?;
-    trial.until_another(&old).await?;
-    trial.until_hit(&[rule], 1).await?;
-    trial.proxy.clear_rules();
+    test.until_another(&old).await?;
+    test.until_hit(&[rule], 1).await?;
+    test.proxy.clear_rules();
     gate.open();
-    trial.end(Phase::Creating).await?;
-    trial.run_phase(Phase::Finishing).await?;
-    trial.assert_worker_made(2);
-    trial.assert_clean().await
+    test.end(Phase::Creating).await?;
+    test.run_phase(Phase::Finishing).await?;
+    test.assert_worker_made(2);
+    test.assert_clean().await
 }
 
 #[tokio::test]
@@ -159,12 +152,8 @@ async fn f_31_a_pod_that_vanished_before_its_watch_showed_it_is_made_again() -> 
 #[tokio::test]
 async fn f_31_no_failure_of_a_pod_is_ever_told() -> Result<()> {
     let lost = || events_with(&["\"type\":\"MODIFIED\"", "\"phase\":\"Failed\""]);
-    pods_in_silence("f31failed", lost, async |trial| {
-        trial
-            .world
-            .kubelet
-            .fail(trial.namespace(), WORKER, 137)
-            .await
+    pods_in_silence("f31failed", lost, async |test| {
+        test.world.kubelet.fail(test.namespace(), WORKER, 137).await
     })
     .await
 }
@@ -188,67 +177,67 @@ async fn f_34_news_are_late_while_writes_are_instant() -> Result<()> {
     } else {
         &[&F_34_1, &F_34_4]
     };
-    for news in late {
-        watches(LIFE, news).await?;
+    for fault in late {
+        watches(LIFE, fault).await?;
     }
     Ok(())
 }
 
 #[tokio::test]
 async fn f_35_a_stream_that_ends_after_every_event_costs_no_list() -> Result<()> {
-    let Some(mut trial) = FaultTest::set_up("f35").await? else {
+    let Some(mut test) = FaultTest::set_up("f35").await? else {
         return Ok(());
     };
     let rules: Vec<Rule> = ALL
         .iter()
         .map(|resource| {
             on(
-                trial.namespace(),
+                test.namespace(),
                 ("watch", resource),
                 Action::CloseWatchAfter(1),
             )
         })
         .collect();
-    trial.rule(&rules);
+    test.rule(&rules);
     for phase in Phase::ALL {
         let before: usize = rules.iter().map(Rule::hits).sum();
-        trial.run_phase(phase).await?;
+        test.run_phase(phase).await?;
         let after: usize = rules.iter().map(Rule::hits).sum();
         anyhow::ensure!(after > before, "nothing was hit while {phase:?}");
     }
-    let records = trial.proxy.records();
+    let records = test.proxy.records();
     for resource in ALL {
         // The read of one job before something of it is created again doesn't come from a watch.
         let lists = records
             .iter()
             .filter(|r| r.call.is("list", resource) && r.call.name.is_empty());
         // One in each namespace, when the operator starts.
-        assert_eq!(lists.count(), 2, "{resource}: {:?}", trial.proxy.counts());
+        assert_eq!(lists.count(), 2, "{resource}: {:?}", test.proxy.counts());
     }
-    trial.assert_clean().await
+    test.assert_clean().await
 }
 
 #[tokio::test]
 async fn f_36_a_stream_that_stalls_is_noticed() -> Result<()> {
-    let Some(trial) = FaultTest::set_up("f36").await? else {
+    let Some(test) = FaultTest::set_up("f36").await? else {
         return Ok(());
     };
-    let mut trial = trial.flag("watch-timeout", "2s");
+    let mut test = test.flag("watch-timeout", "2s");
     for phase in Phase::ALL {
         let rules: Vec<Rule> = ALL
             .iter()
-            .map(|resource| on(trial.namespace(), ("watch", resource), Action::StallWatch))
+            .map(|resource| on(test.namespace(), ("watch", resource), Action::StallWatch))
             .collect();
-        trial.rule(&rules);
+        test.rule(&rules);
         if phase != Phase::Creating {
-            trial.proxy.cut().await?;
+            test.proxy.cut().await?;
         }
-        trial.begin(phase).await?;
-        trial.until_hit(&rules, 1).await?;
+        test.begin(phase).await?;
+        test.until_hit(&rules, 1).await?;
         if phase == Phase::Running {
             // Every watch reconnects again and again and gets an answer, but no events.
             eventually("the operator to be unready", HANG, async || {
-                let (code, body) = trial.operator()?.probe("/readyz").await?;
+                let (code, body) = test.operator()?.probe("/readyz").await?;
                 let told = code == 503 && body.contains("jobs") && body.contains("pods");
                 Ok(if told {
                     Seen::Yes(())
@@ -257,12 +246,12 @@ async fn f_36_a_stream_that_stalls_is_noticed() -> Result<()> {
                 })
             })
             .await?;
-            anyhow::ensure!(trial.operator()?.probe("/livez").await?.0 == 200);
+            anyhow::ensure!(test.operator()?.probe("/livez").await?.0 == 200);
         }
-        trial.proxy.clear_rules();
-        trial.end(phase).await?;
+        test.proxy.clear_rules();
+        test.end(phase).await?;
         eventually("the operator to be ready", HANG, async || {
-            let (code, body) = trial.operator()?.probe("/readyz").await?;
+            let (code, body) = test.operator()?.probe("/readyz").await?;
             Ok(if code == 200 {
                 Seen::Yes(())
             } else {
@@ -271,22 +260,22 @@ async fn f_36_a_stream_that_stalls_is_noticed() -> Result<()> {
         })
         .await?;
     }
-    trial.assert_clean().await
+    test.assert_clean().await
 }
 
 #[tokio::test]
 async fn f_36_a_watch_that_broke_counts_as_open_when_it_is_answered_again() -> Result<()> {
-    let Some(mut trial) = FaultTest::set_up("f36up").await? else {
+    let Some(mut test) = FaultTest::set_up("f36up").await? else {
         return Ok(());
     };
-    trial.run_phase(Phase::Creating).await?;
-    trial.until_canary().await?;
+    test.run_phase(Phase::Creating).await?;
+    test.until_canary().await?;
     let up = async |value: u8| {
         eventually(
             &format!("trainyard_watch_up to be {value}"),
             HANG,
             async || {
-                let metrics = trial.operator()?.metrics().await?;
+                let metrics = test.operator()?.metrics().await?;
                 let lines: Vec<&str> = metrics
                     .lines()
                     .filter(|line| line.starts_with("trainyard_watch_up{"))
@@ -304,13 +293,13 @@ async fn f_36_a_watch_that_broke_counts_as_open_when_it_is_answered_again() -> R
         .await
     };
     up(1).await?;
-    trial.proxy.refuse();
+    test.proxy.refuse();
     up(0).await?;
-    trial.proxy.accept().await?;
+    test.proxy.accept().await?;
     // No change in the cluster causes a watch event.
     up(1).await?;
     for phase in [Phase::Running, Phase::Finishing] {
-        trial.run_phase(phase).await?;
+        test.run_phase(phase).await?;
     }
-    trial.assert_clean().await
+    test.assert_clean().await
 }

@@ -3,15 +3,21 @@
 //! The launcher is a `batch/v1` Job, whose controller retries it. A worker is only a host: a lost one is recreated under its name,
 //! where the launcher's next attempt finds it.
 //!
-//! - `config`: the Secret, ConfigMap and Service; `workers`; `launcher`
+//! - `config`: the Secret, ConfigMap and Services
+//! - `workers`: creates and replaces the workers
+//! - `launcher`: creates and changes the launcher's Job
+//! - `followed`: runs that the training operator started
 //! - `ends`: the end of the job, and restarts of all its pods
 //! - `report`: conditions, counts and events of a run
 
 mod config;
 mod ends;
+mod followed;
 mod launcher;
 mod report;
 mod workers;
+
+use std::collections::BTreeMap;
 
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
@@ -21,15 +27,15 @@ use training_core::plan::{edits, failing, finished, gang, lost, progress, restar
 use training_core::restart::RestartScope;
 use training_core::{
     BatchEnd, BatchPod, BatchView, Census, Draft, DurableState, Framework as _, JobCx, Lifecycle,
-    Note, ObjectKind, ObjectView, Observed, RoleSet, Slot, SlotState, SpecError, Step, Uid,
-    Urgency, pod, verdict::JobMessage,
+    Note, ObjectKind, ObjectView, Observed, PodPhase, RoleSet, Slot, SlotState, SpecError, Step,
+    Uid, Urgency, pod, verdict::JobMessage,
 };
 
 use crate::api::{LAUNCHER, MPIJob, Origin, WORKER};
 use crate::common::{Common, Gate};
 use crate::framework::{KIND, Mpi, ttl_deletes_job};
 use crate::names::LAUNCHER_BARE;
-use crate::pods::{self};
+use crate::pods;
 use crate::setup::Setup;
 use crate::{bare, hosts, init};
 
@@ -379,6 +385,14 @@ impl<'a> Reconcile<'a> {
         self.launchers().filter(|p| !p.pod.phase.has_ended())
     }
 
+    /// Counts the launcher's running pods.
+    fn launching(&self) -> u32 {
+        let running = self
+            .launchers()
+            .filter(|p| p.pod.phase == PodPhase::Running);
+        u32::try_from(running.count()).unwrap_or(u32::MAX)
+    }
+
     /// Returns true if a pod of a deleted launcher's Job has not ended: two launchers must never run at once.
     fn has_active_former_launcher(&self) -> bool {
         let batch = self.batch_uid();
@@ -437,4 +451,17 @@ fn delete(view: &ObjectView) -> Step {
         name: view.name.to_string(),
         uid: view.uid,
     }
+}
+
+/// Replaces a map: a merge patch keeps keys that it doesn't name.
+fn replacing(map: Option<&BTreeMap<String, String>>, view: &ObjectView) -> Value {
+    let mut all: serde_json::Map<String, Value> = view
+        .keys
+        .iter()
+        .map(|key| (key.to_string(), Value::Null))
+        .collect();
+    for (key, value) in map.into_iter().flatten() {
+        all.insert(key.clone(), json!(value));
+    }
+    Value::Object(all)
 }

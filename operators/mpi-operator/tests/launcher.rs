@@ -294,7 +294,7 @@ fn f_60_a_lost_worker_is_given_up_as_a_replica_of_any_other_kind_is() {
             new.uid != old && new.attempt.to_string() == "0.1",
             "{origin}: {new:?}"
         );
-        assert_eq!(world.state().counted_failures, 0, "{origin}");
+        assert_eq!(world.durable_state().counted_failures, 0, "{origin}");
         assert!(world.breaches.is_empty(), "{:?}", world.breaches);
     }
 }

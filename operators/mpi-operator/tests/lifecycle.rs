@@ -466,12 +466,16 @@ fn a_requested_restart_replaces_workers_and_launcher_once() {
         launch(&mut world);
         world.settle();
         assert_eq!(condition(&world, "Running")["status"], "True");
-        let state = world.state();
+        let state = world.durable_state();
         assert_eq!((state.gang_attempt, state.counted_failures), (1, 0));
         assert!(!state.made_once.contains_key("formerLauncher"));
         world.happen(Move::RequestRestart(1));
         world.settle();
-        assert_eq!(world.state().gang_attempt, 1, "the request is handled");
+        assert_eq!(
+            world.durable_state().gang_attempt,
+            1,
+            "the request is handled"
+        );
         world.complete_batch(LAUNCHER);
         world.settle();
         assert_eq!(condition(&world, "Succeeded")["status"], "True");
@@ -518,7 +522,8 @@ fn a_requested_restart_replaces_the_launcher_also_if_a_failure_restarts_the_work
             job["metadata"]["annotations"] = json!({ "trainyard.dev/restart-scope": scope });
             job["spec"]["mpiReplicaSpecs"]["Worker"]["restartPolicy"] = json!("OnFailure");
         });
-        let launcher = |world: &World<Mpi>| world.state().made_once.get("launcher").cloned();
+        let launcher =
+            |world: &World<Mpi>| world.durable_state().made_once.get("launcher").cloned();
         let former = launcher(&world);
         assert!(former.is_some());
         world.happen(Move::RequestRestart(1));
@@ -535,7 +540,7 @@ fn a_requested_restart_replaces_the_launcher_also_if_a_failure_restarts_the_work
         world.settle();
         assert_ne!(launcher(&world), former, "{scope}");
         assert_eq!(condition(&world, "Running")["status"], "True");
-        assert_eq!(world.state().counted_failures, 1);
+        assert_eq!(world.durable_state().counted_failures, 1);
         assert_eq!(world.breaches, Vec::<String>::new());
     }
 }
@@ -576,7 +581,11 @@ fn a_former_launchers_deadline_does_not_end_a_job_whose_spec_cant_be_read_any_mo
         "Job was active longer than specified deadline",
     );
     world.settle();
-    assert!(!world.state().is_finished(), "{:?}", world.conditions());
+    assert!(
+        !world.durable_state().is_finished(),
+        "{:?}",
+        world.conditions()
+    );
     // Nor does it stand in the way of the next one after its deletion.
     world.lose_ended(LAUNCHER);
     world.set("/spec/slotsPerWorker", json!(1));
@@ -882,7 +891,7 @@ fn a_launcher_that_is_gone_says_why_it_failed_and_not_why_an_earlier_one_did() {
         p.phase = PodPhase::Failed;
         p.trouble = Some(Box::new(Trouble {
             reason: "Evicted".to_owned(),
-            message: "The node was low on resource: state.".to_owned(),
+            message: "The node was low on resource: memory.".to_owned(),
             since: Some(Timestamp::UNIX_EPOCH),
             ..Trouble::default()
         }));

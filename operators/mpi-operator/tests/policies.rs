@@ -206,7 +206,7 @@ fn b_088_a_quiet_job_ends_at_its_deadline_which_is_that_of_the_launchers_job() {
             let (reason, message) = condition(&world, "Failed");
             assert_eq!(reason, "DeadlineExceeded", "{version}");
             assert_eq!(message, "Job was active longer than specified deadline");
-            assert_eq!(world.state().completed, Some(world.now));
+            assert_eq!(world.durable_state().completed, Some(world.now));
             assert!(world.pods().all(|(_, p)| p.terminating), "{version}");
         }
     }
@@ -227,7 +227,7 @@ fn b_094_times_in_the_future_are_waited_for() {
     let at = Some(ahead(&world));
     world.change_batch(LAUNCHER, |b| b.end = Some(BatchEnd::Complete { at }));
     world.settle();
-    assert_eq!(world.state().completed, at);
+    assert_eq!(world.durable_state().completed, at);
     assert_eq!(waits(&mut world), 91);
     world.tick(90);
     world.settle();
@@ -344,7 +344,7 @@ fn b_126_the_launchers_end_wins_over_that_of_a_worker_in_the_same_snapshot() {
         world.finish(WORKER);
         world.finish("pi-worker-1");
         world.settle();
-        assert!(!world.state().is_finished(), "{version} {policy}");
+        assert!(!world.durable_state().is_finished(), "{version} {policy}");
     }
 }
 
@@ -389,7 +389,7 @@ fn b_129_a_deadline_within_a_template_is_its_pods_and_the_job_shows_it_as_the_re
     world.change_batch_pod(is_too_late);
     world.change_batch(LAUNCHER, |b| b.failed = 1);
     world.settle();
-    assert!(!world.state().is_finished());
+    assert!(!world.durable_state().is_finished());
     give_up_at_limit(&mut world);
     world.settle();
     let (reason, _) = condition(&world, "Failed");

@@ -187,7 +187,7 @@ fn it_goes_at_the_end_whatever_the_clean_up_policy() {
             world.fail("el-worker-0", code);
         }
         world.settle();
-        assert!(world.state().is_finished());
+        assert!(world.durable_state().is_finished());
         assert_eq!(world.autoscaler(), None, "{policy} {code}");
         let end = world
             .writes

@@ -125,7 +125,7 @@ fn pods_that_are_made_anew_follow_so_nothing_is_said() {
     world.set("/spec/runPolicy/suspend", json!(true));
     world.set(IMAGE, json!("train:2"));
     world.settle();
-    assert_eq!(world.state().made_from, None);
+    assert_eq!(world.durable_state().made_from, None);
     world.set(IMAGE, json!("train:3"));
     world.settle();
     world.set("/spec/runPolicy/suspend", json!(false));
@@ -162,13 +162,13 @@ fn a_job_that_another_operator_started_costs_no_write_for_its_record() {
 fn the_record_comes_with_the_first_write_and_goes_with_the_last() {
     let mut world = world(pt(2));
     world.reconcile();
-    assert!(world.state().made_from.is_some());
+    assert!(world.durable_state().made_from.is_some());
     assert_eq!(world.writes.iter().filter(|w| *w == "status").count(), 1);
     world.settle();
     world.run_all();
     world.finish("pt-master-0");
     world.settle();
-    assert!(world.state().is_finished() && world.state().made_from.is_none());
+    assert!(world.durable_state().is_finished() && world.durable_state().made_from.is_none());
 }
 
 #[test]

@@ -79,7 +79,7 @@ async fn an_ended_job_comes_alive_again_when_a_pod_appears_or_its_time_to_live_i
     let seen: slim::SlimPod = serde_json::from_value(pod("worker", "Running")).unwrap();
     let view = slim::pod_view(
         &seen,
-        feed::parent::<PyTorch>(),
+        feed::owner_kind::<PyTorch>(),
         &mut slim::Roles::default(),
     );
     server.children.pods.apply(view.unwrap());

@@ -176,7 +176,7 @@ fn every_invalid_spec_ends_in_a_failure_that_names_the_field() {
         );
         assert_eq!(world.notes, [Note::warning("InvalidSpec", message)], "{id}");
         assert_eq!(world.writes, ["status"], "{id}: one write, no pod");
-        assert_eq!(world.state().completed, Some(world.now), "{id}");
+        assert_eq!(world.durable_state().completed, Some(world.now), "{id}");
         assert_eq!(world.conditions()[0], "Created=True", "{id}");
     }
 }
@@ -252,7 +252,7 @@ fn a_job_that_becomes_invalid_while_it_runs_keeps_its_pods_until_it_is_fixed() {
 #[test]
 fn a_job_whose_spec_cant_be_read_any_more_still_ends_at_its_deadline() {
     let mut world = world(pt(1).run_policy("activeDeadlineSeconds", 60)).started();
-    let start = world.state().started.unwrap();
+    let start = world.durable_state().started.unwrap();
     world.set("/spec/nprocPerNode", json!("0"));
     world.settle();
     world.view_all();

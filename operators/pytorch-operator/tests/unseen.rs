@@ -99,7 +99,12 @@ fn stalled(asked: &[(String, Value)]) -> Option<(String, String, String)> {
 
 fn view(pod: &Value) -> Owned<PodView> {
     let pod: slim::SlimPod = serde_json::from_value(pod.clone()).unwrap();
-    slim::pod_view(&pod, feed::parent::<PyTorch>(), &mut slim::Roles::default()).unwrap()
+    slim::pod_view(
+        &pod,
+        feed::owner_kind::<PyTorch>(),
+        &mut slim::Roles::default(),
+    )
+    .unwrap()
 }
 
 /// The worker's pod without a label that the watch selects by.
@@ -217,7 +222,7 @@ async fn a_service_that_lost_its_label_is_said_as_well() {
     let mut service = pod("worker", "");
     service["kind"] = json!("Service");
     let seen: slim::SlimService = serde_json::from_value(service.clone()).unwrap();
-    let parent = feed::parent::<PyTorch>();
+    let parent = feed::owner_kind::<PyTorch>();
     let lost: Owned<ServiceView> =
         slim::service_view(&seen, parent, &mut slim::Roles::default()).unwrap();
     server.children.services.apply(lost.clone());
@@ -277,7 +282,7 @@ fn digest(body: &Value) -> Value {
 /// The watch reports the deletion of a group, at this version.
 fn lose(server: &Server, version: &str) {
     let seen = serde_json::from_value(group(version, &json!("x"))).unwrap();
-    let lost = group_view(&seen, KIND, feed::parent::<PyTorch>()).unwrap();
+    let lost = group_view(&seen, KIND, feed::owner_kind::<PyTorch>()).unwrap();
     let index = server.children.groups.of_kind(KIND);
     index.apply(lost.clone());
     index.deleted(&lost, Instant::now());
@@ -355,7 +360,7 @@ async fn the_group_of_a_former_run_gets_its_label_so_that_its_end_is_seen() {
 
     // The group's deletion.
     let seen = serde_json::from_value(terminating("10", &made)).unwrap();
-    let gone = group_view(&seen, KIND, feed::parent::<PyTorch>()).unwrap();
+    let gone = group_view(&seen, KIND, feed::owner_kind::<PyTorch>()).unwrap();
     server
         .children
         .groups
@@ -463,7 +468,7 @@ async fn a_cluster_that_does_not_say_what_it_serves_keeps_no_job_waiting_in_sile
     let watching = tokio::spawn(watch_groups(
         source,
         Scope::new(None),
-        feed::parent::<PyTorch>(),
+        feed::owner_kind::<PyTorch>(),
         KIND,
         Arc::clone(&groups),
         Arc::clone(&ear),

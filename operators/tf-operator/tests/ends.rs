@@ -117,7 +117,7 @@ fn a_failure_of_any_known_role_fails_the_job_in_the_published_words() {
         let last = world.status().conditions.pop().unwrap();
         let said = format!("TFJob ns1/tf has failed because 1 {role} replica(s) failed.");
         assert_eq!((last.type_.as_str(), last.message), ("Failed", Some(said)));
-        assert!(world.state().completed.is_some());
+        assert!(world.durable_state().completed.is_some());
     }
 }
 
@@ -228,7 +228,7 @@ fn a_job_whose_deciding_role_has_no_replicas_is_said_to_never_end() {
         let told: Vec<String> = told.filter(|e| e.contains("NeverEnds")).collect();
         assert_eq!(told, [format!("Warning NeverEnds: {says}")]);
         assert!(
-            !world.state().is_finished(),
+            !world.durable_state().is_finished(),
             "nothing ran, so nothing succeeded"
         );
     }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use training_testkit::builders::Kind;
 
 use super::{PEERS, counted, former, quiet, shown};
-use crate::metric::few;
+use crate::metric::job_counts;
 use crate::stats::estimate;
 use crate::store::{Pair, Record, Side};
 
@@ -20,7 +20,7 @@ struct Line {
 }
 
 fn lines(kind: &Kind) -> Vec<Line> {
-    let few = few(kind);
+    let counts = job_counts(kind);
     let line = |id, what: &str, figure, unit| Line {
         id,
         what: what.to_owned(),
@@ -28,12 +28,12 @@ fn lines(kind: &Kind) -> Vec<Line> {
         unit,
         more_is_better: false,
     };
-    let at_once = format!("{} jobs at once, median", few.at_once);
+    let at_once = format!("{} jobs at once, median", counts.at_once);
     let pace = Line {
         more_is_better: true,
         ..line(
             "b",
-            &format!("jobs per second, {} in flight", few.in_flight),
+            &format!("jobs per second, {} in flight", counts.in_flight),
             "jobs_per_s",
             "/s",
         )

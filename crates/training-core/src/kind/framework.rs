@@ -62,7 +62,7 @@ pub trait TrainingJob: Stored<Status: JobState> {
     /// The replica specs, as stored.
     fn replica_specs(&self) -> &ReplicaSpecs;
     /// Reinterprets a status that another operator of this kind wrote, where its meaning differs.
-    fn reread(_memory: &mut DurableState) {}
+    fn reread(_state: &mut DurableState) {}
 }
 
 /// Implements [`Stored`] and [`TrainingJob`] for a kind whose spec has a `run_policy` and the given field of replica specs, and

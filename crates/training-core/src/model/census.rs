@@ -65,7 +65,7 @@ pub struct Census<'a> {
 
 impl<'a> Census<'a> {
     /// Assigns the observed pods to the roles' slots.
-    pub fn take(roles: &RoleSet<'_>, observed: &'a Observed, state: &DurableState) -> Self {
+    pub fn take(roles: &RoleSet<'_>, observed: &'a Observed, durable: &DurableState) -> Self {
         let mut offsets = Vec::new();
         let mut slots = Vec::new();
         for (at, role) in roles.iter().enumerate() {
@@ -73,7 +73,7 @@ impl<'a> Census<'a> {
             slots.extend((0..role.replicas).map(|index| Slot {
                 role: at,
                 index,
-                state: if !role.is_host && state.has_finished(&role.label, index) {
+                state: if !role.is_host && durable.has_finished(&role.label, index) {
                     SlotState::Finished
                 } else {
                     SlotState::Empty
@@ -94,7 +94,7 @@ impl<'a> Census<'a> {
                 let slot = &mut slots[at];
                 slot.pod = Some(pod);
                 if slot.state != SlotState::Finished {
-                    slot.state = state_of(pod, is_host, state);
+                    slot.state = state_of(pod, is_host, durable);
                 }
             } else {
                 if let (Some((at, _)), PodPhase::Running) = (roles.by_label(&pod.role), pod.phase) {
@@ -157,13 +157,13 @@ impl<'a> Census<'a> {
     }
 }
 
-fn state_of(pod: &PodView, is_host: bool, state: &DurableState) -> SlotState {
+fn state_of(pod: &PodView, is_host: bool, durable: &DurableState) -> SlotState {
     // A disrupted pod may still succeed. Its replica needs no second run, unless the whole gang restarts.
     let finished = pod.phase == PodPhase::Succeeded && !is_host;
-    if finished && pod.attempt.gang >= state.gang_attempt {
+    if finished && pod.attempt.gang >= durable.gang_attempt {
         return SlotState::Finished;
     }
-    if pod.attempt < state.attempt(&pod.role, pod.index) {
+    if pod.attempt < durable.attempt(&pod.role, pod.index) {
         return SlotState::Outdated;
     }
     // A deleted pod is being replaced, however it ends.

@@ -166,7 +166,7 @@ pub trait JobState:
 {
     /// Reads the durable state.
     fn durable_state(&self) -> DurableState;
-    /// Returns the status with this state. Invariant: `report(m).durable_state() == m` for every field that decisions use.
+    /// Returns the status with this state. Invariant: `report(state).durable_state() == state` for every field that decisions use.
     #[must_use]
     fn report(&self, state: &DurableState) -> Self;
 }

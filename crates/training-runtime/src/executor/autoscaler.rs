@@ -22,7 +22,7 @@ impl Executor {
     ) -> Result<(), StepError> {
         let requests = self.requests::<HorizontalPodAutoscaler, _>(job, &self.children.autoscalers);
         let created = |answer: &Answer| Some(Self::owned(job, view_of(wanted, answer)?));
-        let existing = |seen: &SlimAutoscaler| autoscaler_view(seen, self.parent);
+        let existing = |seen: &SlimAutoscaler| autoscaler_view(seen, self.owner_kind);
         let object = (&*wanted.name_any(), wanted);
         let result = requests.create(object, Response::Metadata, created, existing);
         result.await.map_err(|error| {
@@ -52,8 +52,9 @@ impl Executor {
         let changed = |answer: &Answer| Some(Self::owned(job, view_of(wanted, answer)?));
         let name = wanted.name_any();
         let result = requests.patch((&name, None), &body, Response::Metadata, changed);
-        let refuse = |fault| refuse(fault, REFUSED, Blocked::Autoscaler);
-        result.await.map_err(refuse)
+        result
+            .await
+            .map_err(|fault| refuse(fault, REFUSED, Blocked::Autoscaler))
     }
 }
 

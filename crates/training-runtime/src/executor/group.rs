@@ -34,7 +34,7 @@ impl Executor {
         let requests = self.group_requests(job, at);
         let created = |made: &Group| self.entry(job, at.0, made);
         // Adopts a group that another operator created for the job or that lost our label; the label is set next.
-        let existing = |seen: &Group| group_view(seen, at.0, self.parent);
+        let existing = |seen: &Group| group_view(seen, at.0, self.owner_kind);
         let object = (&*job.name_any(), wanted);
         let result = requests.create(object, Response::Object, created, existing);
         result.await.map_err(|error| {
@@ -52,7 +52,7 @@ impl Executor {
         patch: &Value,
     ) -> Result<(), StepError> {
         let requests = self.group_requests(job, at);
-        let changed = |changed: &Group| self.entry(job, at.0, changed);
+        let changed = |answer: &Group| self.entry(job, at.0, answer);
         let result = requests.patch((name, None), patch, Response::Object, changed);
         let Err(fault) = result.await else {
             return Ok(());
@@ -89,7 +89,7 @@ impl Executor {
         job: &J,
         at: Address,
     ) -> Result<(), StepError> {
-        let existing = |seen: &Group| group_view(seen, at.0, self.parent);
+        let existing = |seen: &Group| group_view(seen, at.0, self.owner_kind);
         let requests = self.group_requests(job, at);
         let found = requests.find(&job.name_any(), existing).await;
         found.map_err(StepError::Fault)?;
@@ -107,7 +107,7 @@ impl Executor {
         let (url, name) = (url(job, at), job.name_any());
         let seen = self.caller.find::<Group>(&url, &name);
         let seen = seen.await.map_err(StepError::Fault)?;
-        let view = seen.and_then(|seen| group_view(&seen, at.0, self.parent));
+        let view = seen.and_then(|seen| group_view(&seen, at.0, self.owner_kind));
         Ok(view.filter(|v| v.owner == uid(job)))
     }
 
@@ -137,6 +137,6 @@ impl Executor {
         kind: GroupKind,
         made: &Group,
     ) -> Option<Owned<GroupView>> {
-        Some(Self::owned(job, seen_view(made, kind, self.parent)?))
+        Some(Self::owned(job, seen_view(made, kind, self.owner_kind)?))
     }
 }

@@ -61,12 +61,12 @@ impl Executor {
         let existing = |seen: &S| {
             let labels = seen.meta().labels.as_ref();
             let watched = labels.is_some_and(|l| l.contains_key(crate::feed::object::SELECTOR));
-            object_view(seen, self.parent).filter(|_| watched)
+            object_view(seen, self.owner_kind).filter(|_| watched)
         };
         let name = object.name();
         let result = requests.create((&name, body), Response::Metadata, created, existing);
         result.await.map_err(|error| match error {
-            CreateError::Failed(fault) => refuse(fault, refused(object), Blocked::All),
+            CreateError::RequestFailed(fault) => refuse(fault, refused(object), Blocked::All),
             CreateError::Fault(fault) => StepError::Fault(fault),
             CreateError::AlreadyExists => StepError::Found,
             CreateError::NameConflict { holder, .. } => {
@@ -154,10 +154,11 @@ impl Executor {
         S: Whole + DeserializeOwned,
     {
         let requests = self.requests::<K, _>(job, self.children.objects.of_kind(S::KIND));
-        let changed = |seen: &S| object_view(seen, self.parent);
+        let changed = |seen: &S| object_view(seen, self.owner_kind);
         let result = requests.patch((name, subresource), patch, Response::Object, changed);
-        let refuse = |fault| refuse(fault, "FailedUpdate", Blocked::Change);
-        result.await.map_err(refuse)
+        result
+            .await
+            .map_err(|fault| refuse(fault, "FailedUpdate", Blocked::Change))
     }
 
     /// Deletes an object; the pods of a Job are deleted with it.

@@ -32,10 +32,13 @@ pub struct SlimSpec {
 }
 
 /// Returns the autoscaler as a child of a job; `None` if it has no owner, one of another kind, or another name than the job.
-pub fn autoscaler_view(seen: &SlimAutoscaler, parent: OwnerKind) -> Option<Owned<AutoscalerView>> {
+pub fn autoscaler_view(
+    seen: &SlimAutoscaler,
+    owner_kind: OwnerKind,
+) -> Option<Owned<AutoscalerView>> {
     let meta = &seen.metadata;
     let owner = controller(meta)?;
-    let ours = parent.owns(owner) && meta.name.as_ref() == Some(&owner.name);
+    let ours = owner_kind.owns(owner) && meta.name.as_ref() == Some(&owner.name);
     if !ours {
         return None;
     }
@@ -81,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    const PARENT: OwnerKind = OwnerKind {
+    const OWNER_KIND: OwnerKind = OwnerKind {
         group: "kubeflow.org",
         kind: "PyTorchJob",
         container: "pytorch",
@@ -104,7 +107,7 @@ mod tests {
         });
         change(&mut value);
         let slim: SlimAutoscaler = serde_json::from_value(value).unwrap();
-        autoscaler_view(&slim, PARENT).map(|owned| owned.view)
+        autoscaler_view(&slim, OWNER_KIND).map(|owned| owned.view)
     }
 
     #[test]

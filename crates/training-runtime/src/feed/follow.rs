@@ -170,9 +170,9 @@ where
 
     /// Waits for the next event, and reports when the watch is silent for too long and when it receives data again.
     async fn next_event(&mut self, listener: &impl Listener) -> Result<Event<K>, Error> {
-        let look = (self.silence_limit / 8).min(GRACE);
+        let poll = (self.silence_limit / 8).min(GRACE);
         loop {
-            let event = timeout(look, self.events.next()).await;
+            let event = timeout(poll, self.events.next()).await;
             let silent = self.wanted.age() > self.silence_limit;
             if silent != self.silent {
                 self.silent = silent;

@@ -53,25 +53,29 @@ impl Child for GroupView {
 }
 
 /// Returns the group as a child of a job; `None` if it has no owner, one of another kind, or another name than the job.
-pub fn group_view(seen: &Group, kind: GroupKind, parent: OwnerKind) -> Option<Owned<GroupView>> {
+pub fn group_view(
+    seen: &Group,
+    kind: GroupKind,
+    owner_kind: OwnerKind,
+) -> Option<Owned<GroupView>> {
     let meta = &seen.metadata;
     let owner = controller(meta)?;
-    let ours = parent.owns(owner) && meta.name.as_ref() == Some(&owner.name);
+    let ours = owner_kind.owns(owner) && meta.name.as_ref() == Some(&owner.name);
     if !ours {
         return None;
     }
     Some(Owned {
         key: JobKey::new(meta.namespace.as_deref().unwrap_or_default(), &owner.name),
         owner: Uid::parse(&owner.uid)?,
-        view: seen_view(seen, kind, parent)?,
+        view: seen_view(seen, kind, owner_kind)?,
     })
 }
 
 /// Returns the view of a group. Without the label that groups are watched by, the view has no template hash, so that the group is
 /// patched and gets the label.
-pub fn seen_view(seen: &Group, kind: GroupKind, parent: OwnerKind) -> Option<GroupView> {
+pub fn seen_view(seen: &Group, kind: GroupKind, owner_kind: OwnerKind) -> Option<GroupView> {
     let mut view = seen.view(kind)?;
-    view.digest = view.digest.filter(|_| parent.watches(&seen.metadata));
+    view.digest = view.digest.filter(|_| owner_kind.watches(&seen.metadata));
     Some(view)
 }
 
@@ -251,7 +255,7 @@ pub async fn watch_for_kueue(client: Client, groups: Arc<Groups>, asked: watch::
 pub async fn watch_groups(
     source: Source,
     scope: Scope,
-    parent: OwnerKind,
+    owner_kind: OwnerKind,
     kind: GroupKind,
     groups: Arc<Groups>,
     listener: Arc<impl Listener>,
@@ -270,7 +274,7 @@ pub async fn watch_groups(
                 let watching = Watching {
                     kind,
                     version,
-                    parent,
+                    owner_kind,
                     groups: &groups,
                     scope: &scope,
                 };
@@ -329,7 +333,7 @@ async fn served(client: &Client, kind: GroupKind) -> Result<Option<&'static str>
 struct Watching<'a> {
     kind: GroupKind,
     version: &'static str,
-    parent: OwnerKind,
+    owner_kind: OwnerKind,
     groups: &'a Groups,
     scope: &'a Scope,
 }
@@ -344,7 +348,7 @@ impl Watching<'_> {
     ) {
         let (feed, scope) = (self.kind.as_str(), self.scope);
         let index = self.groups.of_kind(self.kind);
-        let selector = self.parent.selector();
+        let selector = self.owner_kind.selector();
         let resource = self.kind.resource(self.version);
         let mut events: WatchStream<Group> =
             WatchStream::dynamic(feed, source, scope, Some(selector), &resource);
@@ -397,7 +401,7 @@ impl Watching<'_> {
     }
 
     fn view(&self, seen: &Group) -> Option<Owned<GroupView>> {
-        group_view(seen, self.kind, self.parent)
+        group_view(seen, self.kind, self.owner_kind)
     }
 
     fn offer(&self, offer: Availability) -> Vec<JobKey> {

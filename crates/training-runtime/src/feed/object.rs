@@ -221,9 +221,9 @@ impl Whole for SlimBatch {
 }
 
 /// Returns the object as a child of a job; `None` if it has no owner or one of another kind.
-pub fn object_view<K: Whole>(seen: &K, parent: OwnerKind) -> Option<Owned<ObjectView>> {
+pub fn object_view<K: Whole>(seen: &K, owner_kind: OwnerKind) -> Option<Owned<ObjectView>> {
     let meta = seen.meta();
-    let owner = controller(meta).filter(|owner| parent.owns(owner))?;
+    let owner = controller(meta).filter(|owner| owner_kind.owns(owner))?;
     let mut view = ObjectView {
         kind: K::KIND,
         name: meta.name.as_deref()?.into(),
@@ -301,7 +301,7 @@ mod tests {
 
     use super::*;
 
-    const PARENT: OwnerKind = OwnerKind {
+    const OWNER_KIND: OwnerKind = OwnerKind {
         group: "kubeflow.org",
         kind: "MPIJob",
         container: "",
@@ -323,7 +323,7 @@ mod tests {
         });
         change(&mut value);
         let slim: SlimBatch = serde_json::from_value(value).unwrap();
-        object_view(&slim, PARENT)
+        object_view(&slim, OWNER_KIND)
     }
 
     #[test]
@@ -393,7 +393,7 @@ mod tests {
         let service = |unready: Value| json!({"metadata": meta, "spec": {"selector": {"a": "b"}, "publishNotReadyAddresses": unready, "clusterIP": "None"}});
         let digest = |value: Value| {
             let seen: SlimWholeService = serde_json::from_value(value).unwrap();
-            object_view(&seen, PARENT).unwrap().view.digest
+            object_view(&seen, OWNER_KIND).unwrap().view.digest
         };
         let made: Service = serde_json::from_value(service(json!(false))).unwrap();
         assert_eq!(
@@ -405,7 +405,7 @@ mod tests {
         let config = json!({"metadata": meta, "data": {"hostfile": "a"}});
         let made: ConfigMap = serde_json::from_value(config.clone()).unwrap();
         let seen: SlimConfigMap = serde_json::from_value(config).unwrap();
-        let view = object_view(&seen, PARENT).unwrap().view;
+        let view = object_view(&seen, OWNER_KIND).unwrap().view;
         assert_eq!(view.digest, Object::ConfigMap(made).digest());
         assert_eq!(view.keys, ["hostfile".into()]);
     }

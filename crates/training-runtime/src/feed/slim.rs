@@ -95,10 +95,10 @@ impl Roles {
 
 /// Returns the pod as a child of a job; `None` if it has no owner, one of another kind, or a name that we don't give. Labels alone
 /// prove nothing: anybody can set them.
-pub fn pod_view(pod: &SlimPod, parent: OwnerKind, roles: &mut Roles) -> Option<Owned<PodView>> {
-    let child = identify(&pod.metadata, parent, roles)?;
+pub fn pod_view(pod: &SlimPod, owner_kind: OwnerKind, roles: &mut Roles) -> Option<Owned<PodView>> {
+    let child = identify(&pod.metadata, owner_kind, roles)?;
     let (key, owner) = (child.key.clone(), child.owner);
-    let view = view_of(pod, child, parent, roles);
+    let view = view_of(pod, child, owner_kind, roles);
     Some(Owned { key, owner, view })
 }
 
@@ -107,7 +107,7 @@ pub fn pod_view(pod: &SlimPod, parent: OwnerKind, roles: &mut Roles) -> Option<O
 /// the job itself.
 pub fn batch_pod_view(
     pod: &SlimPod,
-    parent: OwnerKind,
+    owner_kind: OwnerKind,
     roles: &mut Roles,
 ) -> Option<Owned<BatchPod>> {
     let meta = &pod.metadata;
@@ -120,7 +120,7 @@ pub fn batch_pod_view(
     let own = || {
         let name = meta.name.as_deref().and_then(|n| n.rsplit_once('-'));
         let named = name == Some((owner.name.as_str(), role.as_str()));
-        parent.owns(owner) && named && labels.get(labels::JOB_NAME) == Some(&owner.name)
+        owner_kind.owns(owner) && named && labels.get(labels::JOB_NAME) == Some(&owner.name)
     };
     if !of_batch && !own() {
         return None;
@@ -143,7 +143,7 @@ pub fn batch_pod_view(
         batch,
         said: trouble::termination_message(pod),
         forged: of_batch && !is_generated(meta.name.as_deref()?, &owner.name),
-        pod: view_of(pod, child, parent, roles),
+        pod: view_of(pod, child, owner_kind, roles),
     };
     Some(Owned {
         key,
@@ -164,14 +164,14 @@ pub fn any_pod_view(pod: &SlimPod, main: &'static str) -> PodView {
         role: "".into(),
         index: 0,
     };
-    let parent = OwnerKind {
+    let owner_kind = OwnerKind {
         group: "",
         kind: "",
         container: main,
         controller: "",
         also: &[],
     };
-    view_of(pod, child, parent, &mut Roles::default())
+    view_of(pod, child, owner_kind, &mut Roles::default())
 }
 
 /// Returns true if the Job controller may have given this name: the Job's name, cut if necessary, and a random suffix. A pod with
@@ -190,18 +190,18 @@ fn is_generated(name: &str, job: &str) -> bool {
     })
 }
 
-fn view_of(pod: &SlimPod, child: Child, parent: OwnerKind, roles: &mut Roles) -> PodView {
+fn view_of(pod: &SlimPod, child: Child, owner_kind: OwnerKind, roles: &mut Roles) -> PodView {
     let status = &pod.status;
     let phase = PodPhase::parse(status.phase.as_deref().unwrap_or_default());
     let disrupted = trouble::is_disrupted(pod);
     let containers = || status.container_statuses.iter().flatten();
     let ended = |c: &SlimContainer| c.state.as_ref()?.terminated.as_ref()?.exit_code;
-    let exit_code = if parent.container.is_empty() {
+    let exit_code = if owner_kind.container.is_empty() {
         // A failed container decides for the pod.
         let codes = || containers().filter_map(ended);
         codes().find(|code| *code != 0).or_else(|| codes().next())
     } else {
-        let main = containers().find(|c| c.name.as_deref() == Some(parent.container));
+        let main = containers().find(|c| c.name.as_deref() == Some(owner_kind.container));
         main.and_then(ended)
     };
     let exit_code = exit_code.and_then(|code| i32::try_from(code).ok());
@@ -227,7 +227,7 @@ fn view_of(pod: &SlimPod, child: Child, parent: OwnerKind, roles: &mut Roles) ->
         exit_code,
         restarts: u32::try_from(restarts.max(0)).unwrap_or(u32::MAX),
         since: trouble::since(pod, phase),
-        trouble: trouble::of(pod, phase, parent.container),
+        trouble: trouble::of(pod, phase, owner_kind.container),
     }
 }
 
@@ -244,10 +244,10 @@ fn mark(pod: &SlimPod, job: &str) -> Mark {
 /// Returns the service as a child of a job, as [`pod_view`] does.
 pub fn service_view(
     service: &SlimService,
-    parent: OwnerKind,
+    owner_kind: OwnerKind,
     roles: &mut Roles,
 ) -> Option<Owned<ServiceView>> {
-    let child = identify(&service.metadata, parent, roles)?;
+    let child = identify(&service.metadata, owner_kind, roles)?;
     let view = ServiceView {
         uid: child.uid,
         version: child.version,
@@ -271,7 +271,7 @@ struct Child {
     index: u32,
 }
 
-fn identify(meta: &ObjectMeta, parent: OwnerKind, roles: &mut Roles) -> Option<Child> {
+fn identify(meta: &ObjectMeta, owner_kind: OwnerKind, roles: &mut Roles) -> Option<Child> {
     let label = |key: &str| {
         meta.labels
             .as_ref()
@@ -279,7 +279,7 @@ fn identify(meta: &ObjectMeta, parent: OwnerKind, roles: &mut Roles) -> Option<C
             .map(String::as_str)
     };
     let owner = controller(meta)?;
-    if !parent.owns(owner) {
+    if !owner_kind.owns(owner) {
         return None;
     }
     let name = meta.name.as_deref()?;
@@ -330,7 +330,7 @@ mod tests {
 
     use super::*;
 
-    const PARENT: OwnerKind = OwnerKind {
+    const OWNER_KIND: OwnerKind = OwnerKind {
         group: "kubeflow.org",
         kind: "PyTorchJob",
         container: "pytorch",
@@ -358,7 +358,7 @@ mod tests {
         });
         change(&mut value);
         let slim: SlimPod = serde_json::from_value(value).unwrap();
-        pod_view(&slim, PARENT, &mut Roles::default())
+        pod_view(&slim, OWNER_KIND, &mut Roles::default())
     }
 
     #[test]
@@ -399,8 +399,8 @@ mod tests {
             });
             change(&mut value);
             let slim: SlimPod = serde_json::from_value(value).unwrap();
-            assert!(pod_view(&slim, PARENT, &mut Roles::default()).is_none());
-            batch_pod_view(&slim, PARENT, &mut Roles::default())
+            assert!(pod_view(&slim, OWNER_KIND, &mut Roles::default()).is_none());
+            batch_pod_view(&slim, OWNER_KIND, &mut Roles::default())
         };
         let owned = bare(|_| ()).unwrap();
         assert_eq!(owned.key, JobKey::new("ns", "a-b"));
@@ -445,7 +445,7 @@ mod tests {
                 }
             });
             let slim: SlimPod = serde_json::from_value(value).unwrap();
-            let owned = batch_pod_view(&slim, PARENT, &mut Roles::default()).unwrap();
+            let owned = batch_pod_view(&slim, OWNER_KIND, &mut Roles::default()).unwrap();
             assert_eq!(owned.view.forged, !ours, "{name} of {job}");
         }
     }

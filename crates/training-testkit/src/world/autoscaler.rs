@@ -115,7 +115,7 @@ impl<F: Lifecycle> World<F> {
             self.breaches
                 .push(format!("the autoscaler is not the job's: {meta:?}"));
         }
-        if self.state().is_finished() || job.run_policy().suspend == Some(true) {
+        if self.durable_state().is_finished() || job.run_policy().suspend == Some(true) {
             self.breaches
                 .push("an autoscaler was made for a job at rest".to_owned());
         }
@@ -123,7 +123,7 @@ impl<F: Lifecycle> World<F> {
 
     /// In a settled world the autoscaler is as requested. A job whose spec became invalid keeps the one that it has.
     pub(super) fn law_of_autoscaler_at_rest(&self, job: &F::Job) -> Option<String> {
-        let quiet = self.state().is_finished() || job.run_policy().suspend == Some(true);
+        let quiet = self.durable_state().is_finished() || job.run_policy().suspend == Some(true);
         let wanted = if quiet {
             None
         } else {

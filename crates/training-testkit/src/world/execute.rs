@@ -320,7 +320,7 @@ impl<F: Lifecycle> World<F> {
 
 /// The calls of one reconcile.
 pub(super) struct Calls {
-    pub(super) fate: ReconcileEnd,
+    pub(super) end: ReconcileEnd,
     pub(super) made: u32,
 }
 
@@ -329,7 +329,7 @@ impl Calls {
     fn next(&mut self) -> Result<Result<(), Interruption>, Interruption> {
         let at = self.made;
         self.made += 1;
-        match self.fate.call(at) {
+        match self.end.call(at) {
             Call::Unsent => Err(Interruption::Crash),
             Call::Lost => Ok(Err(Interruption::Lost)),
             Call::Answered => Ok(Ok(())),

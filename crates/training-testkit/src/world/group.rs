@@ -19,7 +19,7 @@ fn is_shown(group: &GroupView) -> bool {
 
 impl<F: Lifecycle> World<F> {
     fn gang_run(&self) -> Run {
-        self.state().gang.unwrap_or_default()
+        self.durable_state().gang.unwrap_or_default()
     }
 
     /// Executes a call about a group. Returns true if the response includes the group.
@@ -217,7 +217,7 @@ impl<F: Lifecycle> World<F> {
         let jobs = owner["uid"] == *job.meta().uid.as_deref().unwrap_or_default()
             && owner["controller"] == true
             && meta["name"] == *job.name_any();
-        let at_rest = self.state().is_finished() || job.run_policy().suspend == Some(true);
+        let at_rest = self.durable_state().is_finished() || job.run_policy().suspend == Some(true);
         let recorded = self.gang_run().provider.kinds().contains(&kind);
         if !jobs || at_rest || !recorded {
             self.breaches.push(format!(
@@ -228,7 +228,7 @@ impl<F: Lifecycle> World<F> {
 
     /// A group is deleted only after its run.
     fn law_of_lost_group(&mut self, kind: GroupKind) {
-        let state = self.state();
+        let state = self.durable_state();
         let suspended = state
             .conditions
             .iter()
@@ -273,7 +273,7 @@ impl<F: Lifecycle> World<F> {
 
     /// In a settled world a run has exactly its groups, and an ended or suspended job has none.
     pub(super) fn law_of_groups_at_rest(&self, job: &F::Job) -> Option<String> {
-        let quiet = self.state().is_finished() || job.run_policy().suspend == Some(true);
+        let quiet = self.durable_state().is_finished() || job.run_policy().suspend == Some(true);
         // A protected group goes with the last pod and is recreated after that.
         let counts = |g: &&GroupView| !quiet || !g.terminating;
         let there = self.groups.values().filter(counts);

@@ -257,7 +257,7 @@ impl<F: Lifecycle> World<F> {
         let Some(pod) = self.pod(name).filter(|p| p.uid == uid).cloned() else {
             return;
         };
-        let state = self.state();
+        let state = self.durable_state();
         let surplus = self.view.job.as_ref().is_none_or(|job| {
             let roles = self.framework.roles(job).unwrap_or_default();
             roles
@@ -278,7 +278,7 @@ impl<F: Lifecycle> World<F> {
     }
 
     pub(super) fn law_of_ttl(&mut self) {
-        let state = self.state();
+        let state = self.durable_state();
         let ttl = self
             .job
             .as_ref()
@@ -296,7 +296,7 @@ impl<F: Lifecycle> World<F> {
         self.law_of_new_object(name, &pod.metadata);
         self.law_of_secrets(name, pod.spec.as_ref());
         self.law_of_gang(name, view);
-        let state = self.state();
+        let state = self.durable_state();
         let suspends = |j: &F::Job| j.run_policy().suspend == Some(true);
         let suspended = self.view.job.as_ref().is_some_and(suspends);
         self.law(!suspended && !ended(&state), || {
@@ -359,7 +359,7 @@ impl<F: Lifecycle> World<F> {
     /// the previous Job runs.
     pub(super) fn law_of_new_further_object(&mut self, object: &Object) {
         self.law_of_owner(object);
-        let (name, state) = (object.name(), self.state());
+        let (name, state) = (object.name(), self.durable_state());
         self.law(!ended(&state), || {
             format!("{name} was made for a job that has ended")
         });
@@ -385,7 +385,7 @@ impl<F: Lifecycle> World<F> {
 
     /// Removes an ended Job. If the status knows that it ran, it must not run again.
     pub(super) fn law_of_lapsed(&mut self, uid: Uid) {
-        let mut known = self.state().made_once;
+        let mut known = self.durable_state().made_once;
         // A restart has replaced it.
         known.remove(FORMER);
         self.ledger.over |= known.values().any(|text| Uid::parse(text) == Some(uid));
@@ -399,7 +399,7 @@ impl<F: Lifecycle> World<F> {
         uid: Uid,
         suspended: bool,
     ) {
-        let state = self.state();
+        let state = self.durable_state();
         let former = state.made_once.get(FORMER);
         let former = former.is_some_and(|text| Uid::parse(text) == Some(uid));
         let idle = kind == ObjectKind::Job && (suspended || former);
@@ -422,7 +422,7 @@ impl<F: Lifecycle> World<F> {
         self.law(plan.is_idle() && !plan.requeue, || {
             format!("not at rest: {plan:?}")
         });
-        let state = self.state();
+        let state = self.durable_state();
         let autoscaler = self.law_of_autoscaler_at_rest(&job);
         self.breaches.extend(autoscaler);
         let groups = self.law_of_groups_at_rest(&job);

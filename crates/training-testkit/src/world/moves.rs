@@ -198,7 +198,7 @@ impl<F: Lifecycle> World<F> {
                 self.view.deliver_objects(usize::from(services));
                 self.view.batch_pods.deliver(usize::from(pods));
             }
-            Move::Pass(fate, status_before) => self.reconcile_from_cache(fate, status_before),
+            Move::Pass(end, status_before) => self.reconcile_from_cache(end, status_before),
             Move::FullPass => self.reconcile(),
             Move::Crash => self.crash(),
             Move::Late(pick) => self.arrive(pick),

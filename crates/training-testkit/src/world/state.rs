@@ -18,7 +18,7 @@ impl<F: Lifecycle + Clone> Model for World<F> {
     type Move = Move;
 
     fn moves() -> Vec<Move> {
-        let fates = [
+        let ends = [
             ReconcileEnd::Whole,
             ReconcileEnd::CrashAfter(0),
             ReconcileEnd::CrashAfter(1),
@@ -26,7 +26,7 @@ impl<F: Lifecycle + Clone> Model for World<F> {
             ReconcileEnd::LostAfter(0),
             ReconcileEnd::LostAfter(1),
         ];
-        let mut moves: Vec<Move> = fates.map(|fate| Move::Pass(fate, true)).to_vec();
+        let mut moves: Vec<Move> = ends.map(|end| Move::Pass(end, true)).to_vec();
         moves.extend([
             Move::Pass(ReconcileEnd::Whole, false),
             Move::Pass(ReconcileEnd::CrashAfter(1), false),

@@ -1,11 +1,10 @@
-//! The objects beside the pods: Secret, ConfigMap and Service.
+//! The objects beside the pods: Secret, ConfigMap and Services.
 
 use serde_json::{Value, json};
 use training_core::{Census, Draft, Object, ObjectView, Step, Urgency};
 
-use super::launcher::replacing;
 use super::workers::runs;
-use super::{Reconcile, change};
+use super::{Reconcile, change, replacing};
 use crate::api::Origin;
 use crate::common::Common;
 use crate::names::{self, SECRET};
@@ -98,7 +97,7 @@ impl<'a> Reconcile<'a> {
 }
 
 /// Returns the patch for an existing Service or ConfigMap.
-pub(super) fn body(object: &Object, view: &ObjectView) -> Value {
+fn body(object: &Object, view: &ObjectView) -> Value {
     match object {
         Object::Service(service) => {
             let spec = service.spec.as_ref();

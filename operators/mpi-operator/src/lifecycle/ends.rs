@@ -4,105 +4,23 @@ use k8s_openapi::jiff::Timestamp;
 use training_api::{ConditionType, LastFailure, ReplicaStatus};
 use training_core::health;
 use training_core::plan::draft::shorten;
-use training_core::plan::{edits, failing, gang, progress};
-use training_core::reasons::FailureReason;
-use training_core::restart::{Decision, decide};
+use training_core::plan::{edits, failing, gang};
 use training_core::{
-    BatchEnd, BatchPod, BatchView, Census, Draft, FailureCause, Framework as _, Note, PodPhase,
-    Slot, Transition, Uid, Urgency, verdict::JobMessage,
+    BatchEnd, BatchPod, BatchView, Census, Draft, Framework as _, Note, PodPhase, Transition, Uid,
+    Urgency, verdict::JobMessage,
 };
 
 use super::{LAUNCHER_FORMER, LAUNCHER_UID, Reconcile, number};
-use crate::api::{LAUNCHER, Origin, WORKER};
+use crate::api::{LAUNCHER, WORKER};
 use crate::framework::KIND;
+use crate::hosts;
 use crate::names::LAUNCHER_BARE;
 use crate::pods;
-use crate::{bare, hosts};
 
 /// The reason of a Job whose pods failed too often.
 const BACKOFF_LIMIT: &str = "BackoffLimitExceeded";
 
 impl<'a> Reconcile<'a> {
-    /// Ends the job with the followed launcher unless its failure is retried, with the messages of the operator that started it.
-    /// Returns true if the job ended.
-    pub(super) fn ends_as(&self, pod: &BatchPod, draft: &mut Draft) -> bool {
-        match pod.pod.phase {
-            PodPhase::Succeeded => self.succeed(&BatchView::default(), None, draft),
-            PodPhase::Failed if !pod.pod.terminating => {
-                let role = LAUNCHER.to_owned();
-                let cause = match decide(self.setup.launcher.restart, &pod.pod) {
-                    Decision::Fail => FailureCause::Replicas { role, count: 1 },
-                    Decision::FailPermanently => FailureCause::PermanentExit { role },
-                    Decision::Replace => return false,
-                };
-                self.fail_followed(pod, &cause, draft);
-            }
-            _ => return false,
-        }
-        true
-    }
-
-    pub(super) fn fail_followed(&self, pod: &BatchPod, cause: &FailureCause, draft: &mut Draft) {
-        draft.remember_failure_of(&pod.name, self.cx.namespace, &pod.pod);
-        failing::fail(self.mpi, self.cx, self.observed, cause, draft);
-        draft.state.ready = Some(format!("0/{}", self.cx.roles.total()));
-        let failed = BatchView {
-            failed: 1,
-            ..BatchView::default()
-        };
-        self.last_counts(&failed, 0, draft);
-    }
-
-    /// Leaves a run that the training operator started alone until its launcher ends. A retry becomes a run of this operator.
-    pub(super) fn follow(&self, pod: &BatchPod, census: &Census<'a>, draft: &mut Draft) {
-        let (cx, observed) = (self.cx, self.observed);
-        if pod.pod.phase == PodPhase::Failed && !pod.pod.terminating {
-            let charged = u32::from(!pod.pod.disrupted);
-            let spent = draft.state.counted_failures.saturating_add(charged);
-            let limit = cx.job.spec.run_policy.backoff_limit.filter(|l| *l >= 0);
-            if charged > 0 && limit.is_some_and(|l| i64::from(spent) > i64::from(l)) {
-                return self.fail_followed(pod, &FailureCause::BackoffLimit, draft);
-            }
-            draft.state.counted_failures = spent;
-            draft.remember_failure_of(&pod.name, cx.namespace, &pod.pod);
-            return self.restart_followed(LAUNCHER, FailureReason::of(&pod.pod), draft);
-        }
-        progress::end_at_deadline(self.mpi, cx, observed, draft);
-        if draft.state.is_finished() {
-            return;
-        }
-        if !draft.state.replicas.is_empty() {
-            // The followed launcher can't reach a worker of this operator.
-            return self.recreate_all(draft);
-        }
-        let is_missing = |slot: &Slot<'_>| slot.pod.is_none();
-        if pod.pod.phase == PodPhase::Pending && self.workers(census).any(is_missing) {
-            // It would wait for that worker for ever. A running one fails without it, or is elastic and goes on.
-            return self.restart_followed(WORKER, FailureReason::DISRUPTED, draft);
-        }
-        let uid = pod.pod.uid.to_string();
-        draft.state.made_once.insert(LAUNCHER_BARE.to_owned(), uid);
-        self.record_running(census, draft);
-    }
-
-    /// Restarts a run that the training operator started.
-    pub(super) fn restart_followed(&self, role: &str, why: FailureReason, draft: &mut Draft) {
-        draft.state.recreated = draft.state.recreated.saturating_add(1);
-        let message = self.mpi.message(self.cx, &JobMessage::Restarting { role });
-        let reason = format!("{KIND}Restarting");
-        draft.set(ConditionType::Restarting, true, &reason, &message);
-        draft.notes.push(Note::warning(reason, message));
-        draft.transitions.push(Transition::Restarted(why));
-        self.recreate_all(draft);
-    }
-
-    /// Returns true if the followed launcher has failed, or its time is over.
-    pub(super) fn has_followed_to_its_end(&self, draft: &Draft) -> bool {
-        let failed = |pod: &BatchPod| pod.pod.phase == PodPhase::Failed && !pod.pod.terminating;
-        self.followed
-            .is_some_and(|pod| failed(pod) || progress::is_overdue(self.cx, draft))
-    }
-
     /// Recreates all pods, as this operator's.
     pub(super) fn recreate_all(&self, draft: &mut Draft) {
         draft.state.next_gang_attempt(self.observed.newest_gang());
@@ -121,16 +39,6 @@ impl<'a> Reconcile<'a> {
         let present = self.batch_uid().or(bare).map(|uid| uid.to_string());
         if let Some(uid) = present.or(known) {
             made_once.insert(LAUNCHER_FORMER.to_owned(), uid);
-        }
-    }
-
-    /// Recreates workers that the training operator left without a launcher, because they have no keys.
-    pub(super) fn renew_foreign(&self, draft: &mut Draft) {
-        let left = self.setup.origin == Origin::V1
-            && self.batch.is_none()
-            && bare::is_untouched(&draft.state);
-        if left && !self.observed.pods.is_empty() {
-            self.recreate_all(draft);
         }
     }
 
@@ -184,7 +92,8 @@ impl<'a> Reconcile<'a> {
         self.last_counts(batch, 1, draft);
     }
 
-    pub(super) fn fail(&self, batch: &BatchView, reason: &str, message: &str, draft: &mut Draft) {
+    /// Ends the job as failed, with the Job's reason and message and those of the last failure.
+    fn fail(&self, batch: &BatchView, reason: &str, message: &str, draft: &mut Draft) {
         let (namespace, name) = (self.cx.namespace, self.cx.name);
         let mut reason = reason.to_owned();
         let mut message = message.to_owned();
@@ -233,7 +142,7 @@ impl<'a> Reconcile<'a> {
     }
 
     /// Returns the last recorded failure, if it is of the present launcher, and later than the end of the last failed pod.
-    pub(super) fn last_restart(
+    fn last_restart(
         &self,
         batch: &BatchView,
         failed: Option<&BatchPod>,
@@ -251,26 +160,8 @@ impl<'a> Reconcile<'a> {
         (is_present && is_later).then(|| recorded.clone())
     }
 
-    /// Records a restart of the launcher's container while its pod exists: usually the kubelet restarts it in place.
-    pub(super) fn remember_restarts(&self, draft: &mut Draft) {
-        let restarts = self.launchers().map(|p| p.pod.restarts);
-        let restarts = restarts.fold(0, u32::saturating_add);
-        if restarts <= draft.state.container_restarts {
-            return;
-        }
-        draft.state.container_restarts = restarts;
-        let ended = |p: &&BatchPod| {
-            let trouble = p.pod.trouble.as_deref();
-            !p.pod.phase.has_ended() && trouble.is_some_and(|t| t.exit_code.is_some())
-        };
-        if let Some(last) = self.launchers().find(ended) {
-            draft.remember_restart_of(&last.name, &last.pod);
-            self.explain_gate(last, draft);
-        }
-    }
-
     /// Sets the Running condition of a job that ended without it.
-    pub(super) fn never_ran(&self, draft: &mut Draft) {
+    fn never_ran(&self, draft: &mut Draft) {
         let running = ConditionType::Running.as_str();
         if draft.state.conditions.iter().all(|c| c.type_ != running) {
             let text = format!(

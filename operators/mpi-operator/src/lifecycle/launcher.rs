@@ -1,7 +1,5 @@
 //! The launcher's Job, created from the spec and changed with it.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec, Toleration};
 use serde_json::{Value, json};
@@ -10,7 +8,7 @@ use training_core::{
     Urgency, gang::Gang,
 };
 
-use super::{LAUNCHER_UID, Reconcile, change, delete, number};
+use super::{LAUNCHER_UID, Reconcile, change, delete, number, replacing};
 use crate::api::LAUNCHER;
 use crate::common::Common;
 use crate::objects;
@@ -21,7 +19,7 @@ const LAUNCHER_TEMPLATE: &str = "launcherTemplate";
 
 impl<'a> Reconcile<'a> {
     /// Returns the change of a Job that makes its limits those of the spec, if the user has edited them.
-    pub(super) fn edited_limits(&self, batch: &BatchView) -> Option<Value> {
+    fn edited_limits(&self, batch: &BatchView) -> Option<Value> {
         let policy = &self.cx.job.spec.run_policy;
         let mut spec = serde_json::Map::new();
         if batch.deadline != policy.active_deadline_seconds {
@@ -36,6 +34,7 @@ impl<'a> Reconcile<'a> {
         edited.then(|| json!({ "spec": spec }))
     }
 
+    /// Creates, resumes or recreates the launcher's Job as the spec says.
     pub(super) fn ensure_launcher(
         &self,
         common: &Common<'_>,
@@ -109,7 +108,7 @@ impl<'a> Reconcile<'a> {
     }
 
     /// Hashes the fields of the launcher's template that an existing Job can't adopt.
-    pub(super) fn launcher_digest(&self, common: &Common<'_>, gang: Option<&Gang<'_>>) -> String {
+    fn launcher_digest(&self, common: &Common<'_>, gang: Option<&Gang<'_>>) -> String {
         let mut template = self.setup.launcher.template.cloned().unwrap_or_default();
         if let Some(meta) = &mut template.metadata {
             (meta.labels, meta.annotations) = (None, None);
@@ -133,11 +132,7 @@ impl<'a> Reconcile<'a> {
     }
 
     /// Adds the gang's labels and fields to the launcher's template.
-    pub(super) fn stamped(
-        &self,
-        template: PodTemplateSpec,
-        gang: Option<&Gang<'_>>,
-    ) -> PodTemplateSpec {
+    fn stamped(&self, template: PodTemplateSpec, gang: Option<&Gang<'_>>) -> PodTemplateSpec {
         let Some(gang) = gang else {
             return template;
         };
@@ -155,6 +150,7 @@ impl<'a> Reconcile<'a> {
         }
     }
 
+    /// Creates the launcher's Job, and stores the hash of its template.
     pub(super) fn create_launcher(
         &self,
         common: &Common<'_>,
@@ -189,11 +185,20 @@ impl<'a> Reconcile<'a> {
         let failed = self.batch.map_or(0, |(_, batch)| number(batch.failed));
         failed > known
     }
+
+    /// Returns true if the launcher runs pods or may create them.
+    pub(super) fn still_launches(&self) -> bool {
+        let bare = self.followed.is_some_and(|p| !p.pod.phase.has_ended());
+        let batch = self.batch;
+        bare || batch.is_some_and(|(view, batch)| {
+            !batch.suspended && batch.end.is_none() && !view.terminating
+        })
+    }
 }
 
 /// Returns the patch that resumes a suspended Job. It updates the scheduling fields of the template, as far as they are mutable in
 /// a Job that has not started.
-pub(super) fn resumed(template: &PodTemplateSpec, view: &ObjectView) -> Value {
+fn resumed(template: &PodTemplateSpec, view: &ObjectView) -> Value {
     let meta = template.metadata.clone().unwrap_or_default();
     let spec = template.spec.clone().unwrap_or_default();
     let tolerations: Option<Vec<Toleration>> = spec.tolerations;
@@ -208,17 +213,4 @@ pub(super) fn resumed(template: &PodTemplateSpec, view: &ObjectView) -> Value {
             },
         },
     }})
-}
-
-/// Replaces a map: a merge patch keeps keys that it doesn't name.
-pub(super) fn replacing(map: Option<&BTreeMap<String, String>>, view: &ObjectView) -> Value {
-    let mut all: serde_json::Map<String, Value> = view
-        .keys
-        .iter()
-        .map(|key| (key.to_string(), Value::Null))
-        .collect();
-    for (key, value) in map.into_iter().flatten() {
-        all.insert(key.clone(), json!(value));
-    }
-    Value::Object(all)
 }

@@ -28,6 +28,7 @@ const MAX_BACKOFF: i64 = 600;
 const GATE_TOLD: &str = "gateTold";
 
 impl<'a> Reconcile<'a> {
+    /// Records the event of a job that was first seen in this reconcile.
     pub(super) fn record_created(&self, draft: &mut Draft) {
         if draft.transitions.contains(&Transition::Created) {
             let message = self.mpi.message(self.cx, &JobMessage::Created);
@@ -86,7 +87,7 @@ impl<'a> Reconcile<'a> {
 
     /// Returns since when the launcher's Job has had no pod: since its start, or since its last pod failed. `None` if it has one, or
     /// if the time is unknown because a failed pod was deleted.
-    pub(super) fn without_pod_since(&self, batch: &BatchView) -> Option<Timestamp> {
+    fn without_pod_since(&self, batch: &BatchView) -> Option<Timestamp> {
         // If more pods exist, one has just ended or is the next one. If fewer exist, one was deleted.
         let counted = self.launchers().count() == usize::try_from(failures(batch)).ok()?;
         let failed = |p: &BatchPod| p.pod.phase == PodPhase::Failed;
@@ -141,14 +142,7 @@ impl<'a> Reconcile<'a> {
         draft.stall.get_or_insert((cause.reason(), text));
     }
 
-    /// Counts the launcher's running pods.
-    pub(super) fn launching(&self) -> u32 {
-        let running = self
-            .launchers()
-            .filter(|p| p.pod.phase == PodPhase::Running);
-        u32::try_from(running.count()).unwrap_or(u32::MAX)
-    }
-
+    /// Stores the counts of launcher and workers, and how many are ready.
     pub(super) fn count(&self, census: &Census<'a>, draft: &mut Draft) {
         let (cx, setup) = (self.cx, self.setup);
         let at = cx.roles.iter().position(|r| r.key == WORKER);
@@ -194,6 +188,7 @@ impl<'a> Reconcile<'a> {
         }
     }
 
+    /// Sets Running once the launcher and all workers run.
     pub(super) fn record_running(&self, census: &Census<'a>, draft: &mut Draft) {
         if self.launching() > 0
             && self.workers(census).all(runs)
@@ -205,6 +200,24 @@ impl<'a> Reconcile<'a> {
             let told = message.trim_end_matches('.').to_owned();
             draft.notes.push(Note::normal(reason, told));
             draft.urgency(Urgency::Parallel);
+        }
+    }
+
+    /// Records a restart of the launcher's container while its pod exists: usually the kubelet restarts it in place.
+    pub(super) fn remember_restarts(&self, draft: &mut Draft) {
+        let restarts = self.launchers().map(|p| p.pod.restarts);
+        let restarts = restarts.fold(0, u32::saturating_add);
+        if restarts <= draft.state.container_restarts {
+            return;
+        }
+        draft.state.container_restarts = restarts;
+        let ended = |p: &&BatchPod| {
+            let trouble = p.pod.trouble.as_deref();
+            !p.pod.phase.has_ended() && trouble.is_some_and(|t| t.exit_code.is_some())
+        };
+        if let Some(last) = self.launchers().find(ended) {
+            draft.remember_restart_of(&last.name, &last.pod);
+            self.explain_gate(last, draft);
         }
     }
 }

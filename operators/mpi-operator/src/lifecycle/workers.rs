@@ -20,6 +20,7 @@ use crate::pods::{self, WORKER_LABEL};
 const WORKER_EXIT_GRACE: i64 = 10;
 
 impl<'a> Reconcile<'a> {
+    /// Records an event if workers go on after the job's end.
     pub(super) fn warn_of_workers(&self, census: &Census<'a>, draft: &mut Draft) {
         let running = |s: &&Slot<'_>| s.pod.is_some_and(|p| p.phase == PodPhase::Running);
         let active = self.workers(census).filter(running).count();
@@ -171,7 +172,7 @@ impl<'a> Reconcile<'a> {
     }
 
     /// Returns true if the worker succeeded, and together with the launcher: the launcher's pod has, or may do so shortly after.
-    pub(super) fn may_end_with_launcher(&self, slot: &Slot<'_>, draft: &mut Draft) -> bool {
+    fn may_end_with_launcher(&self, slot: &Slot<'_>, draft: &mut Draft) -> bool {
         let Some(pod) = slot.pod.filter(|p| p.phase == PodPhase::Succeeded) else {
             return false;
         };
@@ -182,15 +183,6 @@ impl<'a> Reconcile<'a> {
             draft.requeue_after(at, WORKER_EXIT_GRACE);
         }
         launcher || ended.is_some()
-    }
-
-    /// Returns true if the launcher runs pods or may create them.
-    pub(super) fn still_launches(&self) -> bool {
-        let bare = self.followed.is_some_and(|p| !p.pod.phase.has_ended());
-        let batch = self.batch;
-        bare || batch.is_some_and(|(view, batch)| {
-            !batch.suspended && batch.end.is_none() && !view.terminating
-        })
     }
 }
 

@@ -124,7 +124,7 @@ fn writer() -> (Arc<Caller>, Executor, Server) {
         Duration::from_secs(30),
         "pytorch-operator",
     ));
-    let parent = feed::parent::<PyTorch>();
+    let parent = feed::owner_kind::<PyTorch>();
     let executor = Executor::new::<PyTorch>(Arc::clone(&caller), parent, children.clone());
     let server = Server {
         handle,
@@ -169,7 +169,7 @@ pub fn worker_with(
     let mut roles = slim::Roles::default();
     for pod in pods {
         let pod: slim::SlimPod = serde_json::from_value(pod.clone()).unwrap();
-        let view = slim::pod_view(&pod, feed::parent::<PyTorch>(), &mut roles).unwrap();
+        let view = slim::pod_view(&pod, feed::owner_kind::<PyTorch>(), &mut roles).unwrap();
         server.children.pods.apply(view);
     }
     let metrics = Arc::new(Metrics::new("pytorch"));

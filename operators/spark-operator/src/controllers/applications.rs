@@ -336,8 +336,8 @@ mod tests {
             rules: &Rules::default(),
             now: Timestamp::from_second(NOW).unwrap(),
         });
-        let state = plan.status.map(|write| write.next.application_state.state);
-        state == Some(State::Invalidating)
+        let next = plan.status.map(|write| write.next.application_state.state);
+        next == Some(State::Invalidating)
     }
 
     #[test]

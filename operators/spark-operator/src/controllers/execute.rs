@@ -332,7 +332,7 @@ type Any = RunObject<k8s_openapi::api::core::v1::ConfigMap>;
 /// Returns why a step that creates an object failed.
 fn not_created<T>(error: CreateError<T>) -> StepError {
     match error {
-        CreateError::Failed(fault) => refuse(fault),
+        CreateError::RequestFailed(fault) => refuse(fault),
         CreateError::Fault(fault) => StepError::Fault(fault),
         CreateError::AlreadyExists => StepError::Found,
         CreateError::NameConflict { message, .. } => StepError::Fault(Fault::Conflict(message)),

@@ -188,17 +188,18 @@ impl Schedules {
         };
         match step {
             Step::Create(name) => {
-                let run = run(subject.object, name);
+                let wanted = run(subject.object, name);
                 // The watch would never update a run without its label.
-                let watched = |run: &SlimApp| {
-                    let labels = run.metadata.labels.as_ref();
+                let watched = |seen: &SlimApp| {
+                    let labels = seen.metadata.labels.as_ref();
                     let selected =
                         labels.is_some_and(|l| l.contains_key(label::SCHEDULED_APP_NAME));
-                    cached_run(run).filter(|_| selected)
+                    cached_run(seen).filter(|_| selected)
                 };
                 // The next scheduled time may come before the watch reports it.
-                let created = requests.create((name, &run), Response::Object, cached_run, watched);
-                let ours = |run: Owned<Versioned<CachedRun>>| run.owner == subject.uid;
+                let created =
+                    requests.create((name, &wanted), Response::Object, cached_run, watched);
+                let ours = |existing: Owned<Versioned<CachedRun>>| existing.owner == subject.uid;
                 match created.await {
                     // It may exist: the same run, created before the status could say so.
                     Ok(()) | Err(CreateError::AlreadyExists) => Ok(()),
@@ -210,7 +211,9 @@ impl Schedules {
                     Err(CreateError::NameConflict { message, .. }) => Err(Fault::Conflict(
                         format!("{message}, and it is not of this schedule"),
                     )),
-                    Err(CreateError::Failed(fault) | CreateError::Fault(fault)) => Err(fault),
+                    Err(CreateError::RequestFailed(fault) | CreateError::Fault(fault)) => {
+                        Err(fault)
+                    }
                 }
             }
             Step::Delete { name, uid } => {

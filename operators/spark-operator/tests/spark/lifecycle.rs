@@ -85,7 +85,7 @@ impl World {
         Uid(self.uids)
     }
 
-    /// Executes one plan, or only its first requests; then the process is killed and loses its memory.
+    /// Executes one plan, or only its first requests; then the process is killed and loses its state.
     fn reconcile(&mut self, killed_after: Option<usize>) -> bool {
         let plan = self.plan();
         self.wake = plan.requeue_at;

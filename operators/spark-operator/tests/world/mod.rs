@@ -255,7 +255,7 @@ impl World {
 
     /// Runs one reconcile with the present caches. A status that may be written concurrently with the steps is written before or
     /// after them.
-    pub fn reconcile(&mut self, fate: ReconcileEnd, status_before: bool) {
+    pub fn reconcile(&mut self, end: ReconcileEnd, status_before: bool) {
         if self.deleted {
             return;
         }
@@ -266,7 +266,7 @@ impl World {
             !idle || !plan.requeue && wake.is_none_or(|at| at > now),
             || format!("an idle plan asks for {wake:?} at {now}"),
         );
-        let mut calls = (fate, 0);
+        let mut calls = (end, 0);
         match self.execute(plan, &mut calls, status_before) {
             Err(StepError::Crash) => self.crash(),
             Err(StepError::Taken(name)) => {
@@ -335,9 +335,9 @@ impl World {
 
     /// Sends one call. The inner result says whether the response arrives.
     fn call(calls: &mut (ReconcileEnd, u32)) -> Result<Result<(), StepError>, StepError> {
-        let (fate, at) = *calls;
+        let (end, at) = *calls;
         calls.1 += 1;
-        match fate.call(at) {
+        match end.call(at) {
             Call::Answered => Ok(Ok(())),
             Call::Lost => Ok(Err(StepError::Fault)),
             Call::Unsent => Err(StepError::Crash),
@@ -608,7 +608,7 @@ impl World {
         self.known_objects.list(self.objects.clone());
     }
 
-    /// Restarts the operator with full lists and without its memory.
+    /// Restarts the operator with full lists and and no other state.
     pub fn crash(&mut self) {
         (self.refused, self.taken) = (None, None);
         self.missing_objects.clear();

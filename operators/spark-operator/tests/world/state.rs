@@ -33,7 +33,7 @@ impl World {
     /// Performs an action.
     pub fn happen(&mut self, action: Action) {
         match action {
-            Action::Pass(fate, status_before) => self.reconcile(fate, status_before),
+            Action::Pass(end, status_before) => self.reconcile(end, status_before),
             Action::FullPass => self.full_pass(),
             Action::Crash => self.crash(),
             Action::Deliver(apps, pods, objects) => self.deliver(apps, pods, objects),
@@ -95,7 +95,7 @@ impl Model for World {
     type Move = Action;
 
     fn moves() -> Vec<Action> {
-        let fates = [
+        let ends = [
             ReconcileEnd::Whole,
             ReconcileEnd::CrashAfter(0),
             ReconcileEnd::CrashAfter(1),
@@ -104,7 +104,7 @@ impl Model for World {
             ReconcileEnd::LostAfter(1),
             ReconcileEnd::LostAfter(4),
         ];
-        let mut moves: Vec<Action> = fates.map(|fate| Action::Pass(fate, true)).to_vec();
+        let mut moves: Vec<Action> = ends.map(|end| Action::Pass(end, true)).to_vec();
         moves.extend([
             Action::Pass(ReconcileEnd::Whole, false),
             Action::Deliver(1, 0, 0),

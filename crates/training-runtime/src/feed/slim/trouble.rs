@@ -330,7 +330,7 @@ mod tests {
     use super::super::{OwnerKind, Roles, pod_view};
     use super::*;
 
-    const PARENT: OwnerKind = OwnerKind {
+    const OWNER_KIND: OwnerKind = OwnerKind {
         group: "kubeflow.org",
         kind: "PyTorchJob",
         container: "pytorch",
@@ -362,7 +362,9 @@ mod tests {
         });
         change(&mut pod);
         let slim: SlimPod = serde_json::from_value(pod).unwrap();
-        pod_view(&slim, PARENT, &mut Roles::default()).unwrap().view
+        pod_view(&slim, OWNER_KIND, &mut Roles::default())
+            .unwrap()
+            .view
     }
 
     fn is(type_: &str, status: &str, reason: impl Into<Value>) -> Value {
