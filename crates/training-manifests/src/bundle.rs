@@ -81,16 +81,17 @@ pub fn files(operators: &[Operator]) -> anyhow::Result<Files> {
 /// Adds the kustomization of all operators, and one for each of them without the Namespace, which can be combined with others.
 fn all(files: &mut Files, operators: &[Operator]) -> anyhow::Result<()> {
     let directory = PathBuf::from("manifests/all");
+    let namespace = install::namespace();
+    let delete = json!({
+        "apiVersion": namespace["apiVersion"],
+        "kind": namespace["kind"],
+        "metadata": { "name": namespace["metadata"]["name"] },
+        "$patch": "delete",
+    })
+    .to_string();
     for operator in operators {
-        let namespace = install::namespace();
-        let delete = json!({
-            "apiVersion": namespace["apiVersion"],
-            "kind": namespace["kind"],
-            "metadata": { "name": namespace["metadata"]["name"] },
-            "$patch": "delete",
-        });
         let mut kustomization = kustomization(&[format!("../../{}", operator.name)], &[]);
-        kustomization["patches"] = json!([{ "patch": serde_json::to_string(&delete)? }]);
+        kustomization["patches"] = json!([{ "patch": delete }]);
         files.insert(
             directory.join(operator.name).join("kustomization.yaml"),
             yaml::documents(&[kustomization])?,
@@ -100,7 +101,7 @@ fn all(files: &mut Files, operators: &[Operator]) -> anyhow::Result<()> {
     resources.extend(operators.iter().map(|operator| operator.name));
     files.insert(
         directory.join("namespace.yaml"),
-        yaml::documents(&[install::namespace()])?,
+        yaml::documents(&[namespace])?,
     );
     let operators: Vec<&Operator> = operators.iter().collect();
     files.insert(

@@ -12,8 +12,8 @@ use std::time::Duration;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::DeleteParams;
-use kube::core::ObjectMeta;
 use kube::{Resource, ResourceExt};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use training_api::labels;
@@ -233,7 +233,6 @@ impl Executor {
         job: &J,
         step: &Step,
     ) -> Result<(), StepError> {
-        let owner = uid(job);
         let Children {
             pods,
             services,
@@ -283,35 +282,49 @@ impl Executor {
             }
             Step::DeleteJob => self.caller.delete_job(job).await.map_err(StepError::Fault),
             Step::CreatePod(pod) => {
-                let requests = self.requests::<Pod, _>(job, pods);
-                let created = |answer: &Answer| Some(Self::owned(job, made_pod(pod, answer)?));
+                let view = |answer: &Answer| made_pod(pod, answer);
                 let existing = |seen: &SlimPod| {
                     let watched = self.owner_kind.watches(&seen.metadata);
                     pod_view(seen, self.owner_kind, &mut Roles::default()).filter(|_| watched)
                 };
-                let object = (&*pod.name_any(), &**pod);
-                let result = requests.create(object, Response::Metadata, created, existing);
-                result.await.map_err(|error| {
-                    let refusal = ("FailedCreatePod", Blocked::All);
-                    self.not_created(owner, error, |seen| &seen.metadata, refusal)
-                })
+                let refusal = ("FailedCreatePod", Blocked::All);
+                self.create(job, (&**pod, pods), refusal, view, existing)
+                    .await
             }
             Step::CreateService(service) => {
-                let requests = self.requests::<Service, _>(job, services);
-                let created =
-                    |answer: &Answer| Some(Self::owned(job, made_service(service, answer)?));
+                let view = |answer: &Answer| made_service(service, answer);
                 let existing = |seen: &SlimService| {
                     let watched = self.owner_kind.watches(&seen.metadata);
                     service_view(seen, self.owner_kind, &mut Roles::default()).filter(|_| watched)
                 };
-                let object = (&*service.name_any(), &**service);
-                let result = requests.create(object, Response::Metadata, created, existing);
-                result.await.map_err(|error| {
-                    let refusal = ("FailedCreateService", Blocked::All);
-                    self.not_created(owner, error, |seen| &seen.metadata, refusal)
-                })
+                let refusal = ("FailedCreateService", Blocked::All);
+                self.create(job, (&**service, services), refusal, view, existing)
+                    .await
             }
         }
+    }
+
+    /// Creates a child. `view` makes its view from the answer's metadata; `existing` is that of [`ChildRequests::create`].
+    async fn create<K, S, V>(
+        &self,
+        job: &impl Resource<DynamicType = ()>,
+        (object, index): (&K, &Index<V>),
+        refusal: (&'static str, Blocked),
+        view: impl Fn(&Answer) -> Option<V>,
+        existing: impl Fn(&S) -> Option<Owned<V>>,
+    ) -> Result<(), StepError>
+    where
+        K: Resource<DynamicType = ()> + Serialize,
+        S: Resource + DeserializeOwned,
+        V: Child,
+    {
+        let created = |answer: &Answer| Some(Self::owned(job, view(answer)?));
+        let object = (&*object.name_any(), object);
+        let requests = self.requests::<K, _>(job, index);
+        let result = requests.create(object, Response::Metadata, created, existing);
+        result
+            .await
+            .map_err(|error| self.not_created(uid(job), error, refusal))
     }
 
     /// Deletes a replica, or a pod that is indexed by its Job.
@@ -369,13 +382,12 @@ impl Executor {
         }
     }
 
-    /// Returns why a step that creates a child failed. `meta` returns the metadata of the object that has the name: a foreign one is never
-    /// touched, and one that the watch does not select would never change again.
-    fn not_created<T>(
+    /// Returns why a step that creates a child failed. A foreign object that has the name is never touched, and one that the watch does
+    /// not select would never change again.
+    fn not_created<T: Resource>(
         &self,
         owner: Uid,
         error: CreateError<T>,
-        meta: impl FnOnce(&T) -> &ObjectMeta,
         (event, blocks): (&'static str, Blocked),
     ) -> StepError {
         let (holder, message) = match error {
@@ -384,7 +396,7 @@ impl Executor {
             CreateError::AlreadyExists => return StepError::Found,
             CreateError::NameConflict { holder, message } => (holder, message),
         };
-        let seen = meta(&holder);
+        let seen = holder.meta();
         let whose = match controller(seen) {
             Some(own) if Uid::parse(&own.uid) == Some(owner) => format!(
                 "it is the job's own, but has lost labels by which the operator sees it ({}={} and those beside it): put them back, or delete it",

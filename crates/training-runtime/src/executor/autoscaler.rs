@@ -6,8 +6,8 @@ use serde_json::json;
 use training_api::labels;
 use training_core::{AutoscalerView, Blocked, Digest, Uid};
 
+use super::Executor;
 use super::outcome::{StepError, refuse};
-use super::{Executor, uid};
 use crate::caller::{Answer, Response};
 use crate::feed::autoscaler::{SlimAutoscaler, autoscaler_view};
 
@@ -20,15 +20,12 @@ impl Executor {
         job: &J,
         wanted: &HorizontalPodAutoscaler,
     ) -> Result<(), StepError> {
-        let requests = self.requests::<HorizontalPodAutoscaler, _>(job, &self.children.autoscalers);
-        let created = |answer: &Answer| Some(Self::owned(job, view_of(wanted, answer)?));
+        let view = |answer: &Answer| view_of(wanted, answer);
         let existing = |seen: &SlimAutoscaler| autoscaler_view(seen, self.owner_kind);
-        let object = (&*wanted.name_any(), wanted);
-        let result = requests.create(object, Response::Metadata, created, existing);
-        result.await.map_err(|error| {
-            let refusal = (REFUSED, Blocked::Autoscaler);
-            self.not_created(uid(job), error, |seen| &seen.metadata, refusal)
-        })
+        let refusal = (REFUSED, Blocked::Autoscaler);
+        let index = &*self.children.autoscalers;
+        self.create(job, (wanted, index), refusal, view, existing)
+            .await
     }
 
     /// Patches an autoscaler to its desired state. Fields that a job can't set keep their values.

@@ -39,7 +39,7 @@ impl Executor {
         let result = requests.create(object, Response::Object, created, existing);
         result.await.map_err(|error| {
             let refusal = (REFUSED, Blocked::Gang);
-            self.not_created(uid(job), error, |seen| &seen.metadata, refusal)
+            self.not_created(uid(job), error, refusal)
         })
     }
 

@@ -189,20 +189,15 @@ impl Schedules {
         match step {
             Step::Create(name) => {
                 let wanted = run(subject.object, name);
-                // The watch would never update a run without its label.
-                let watched = |seen: &SlimApp| {
-                    let labels = seen.metadata.labels.as_ref();
-                    let selected =
-                        labels.is_some_and(|l| l.contains_key(label::SCHEDULED_APP_NAME));
-                    cached_run(seen).filter(|_| selected)
-                };
+                // A run that exists is left to the watch: it may have lost its label, or be deleted at this moment.
+                let existing = |_: &SlimApp| None;
                 // The next scheduled time may come before the watch reports it.
                 let created =
-                    requests.create((name, &wanted), Response::Object, cached_run, watched);
+                    requests.create((name, &wanted), Response::Object, cached_run, existing);
                 let ours = |existing: Owned<Versioned<CachedRun>>| existing.owner == subject.uid;
                 match created.await {
-                    // It may exist: the same run, created before the status could say so.
                     Ok(()) | Err(CreateError::AlreadyExists) => Ok(()),
+                    // The same run, created before the status could say so.
                     Err(CreateError::NameConflict { holder, .. })
                         if cached_run(&holder).is_some_and(ours) =>
                     {
