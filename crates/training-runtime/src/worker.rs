@@ -5,7 +5,7 @@
 
 mod next;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -229,6 +229,8 @@ struct ProcessState {
     failed: Mutex<HashMap<JobKey, FailedState>>,
     waiting: Counts,
     forged: ForgedPods,
+    /// Objects whose last status write may or may not be stored. A plan from the version before it could do its steps twice.
+    unanswered: Mutex<HashSet<JobKey>>,
 }
 
 impl ProcessState {
@@ -237,6 +239,7 @@ impl ProcessState {
         self.failed.lock().remove(key);
         self.waiting.forget(key);
         self.forged.forget(key);
+        self.unanswered.lock().remove(key);
     }
 }
 
@@ -288,24 +291,28 @@ impl<P: Planner> Worker<P> {
     /// `changed`: ignore the backoff, because the spec changed or the deadline passed.
     async fn attempt(&self, key: &JobKey, object: &P::Object, changed: bool) -> ReconcileResult {
         let begun = Instant::now();
-        let held = self
+        let waits = self
             .context
             .backoff
             .not_before(key)
             .filter(|at| *at > begun);
-        if held.is_none() {
-            if let Err(fault) = self.refresh(key, object).await {
-                return ReconcileResult::Failed(fault);
-            }
-            if let Err(fault) = self.planner.confirm(object).await {
-                return ReconcileResult::Failed(fault);
-            }
-        }
-        let held = held.filter(|_| !changed);
+        let unanswered = self.state.unanswered.lock().contains(key);
+        let held = waits.filter(|_| !changed);
         if let Some(at) = held
-            && !self.state.stalls.lock().contains_key(key)
+            && (unanswered || !self.state.stalls.lock().contains_key(key))
         {
             return ReconcileResult::BackoffUntil(at);
+        }
+        let conflicts = waits.is_none() && self.context.backoff.is_outdated(key);
+        if (unanswered || conflicts)
+            && let Err(fault) = self.refresh(key, object).await
+        {
+            return ReconcileResult::Failed(fault);
+        }
+        if waits.is_none()
+            && let Err(fault) = self.planner.confirm(object).await
+        {
+            return ReconcileResult::Failed(fault);
         }
         match self.rounds(key, begun, held).await {
             ReconcileResult::RequeueAt(at) => {
@@ -317,11 +324,9 @@ impl<P: Planner> Worker<P> {
         }
     }
 
-    /// Reads an object whose watch keeps showing an old version, as conflicts prove: the watch may have lost an event.
+    /// Reads an object whose cached version may be old: a write of its status was never answered, or keeps conflicting because the watch
+    /// lost an event.
     async fn refresh(&self, key: &JobKey, object: &P::Object) -> Result<(), Fault> {
-        if !self.context.backoff.is_outdated(key) {
-            return Ok(());
-        }
         let read = self.context.caller.read_job::<P::Object>(key).await?;
         // Only the same uid: the watch reports deletion and recreation.
         if let Some(read) = read.filter(|read| read.meta().uid == object.meta().uid)
@@ -329,6 +334,7 @@ impl<P: Planner> Worker<P> {
         {
             tracing::info!("stale watch: read the object again from the API server");
         }
+        self.state.unanswered.lock().remove(key);
         Ok(())
     }
 
@@ -520,11 +526,14 @@ impl<P: Planner> Worker<P> {
     ) -> Result<(), Fault> {
         let Subject { key, object, .. } = subject;
         if let Some(write) = &plan.status {
-            let version = self
-                .context
-                .caller
-                .write_status(&**object, &write.patch)
-                .await?;
+            // Before the request: the reconcile's deadline may end it at any time.
+            self.state.unanswered.lock().insert(key.clone());
+            let caller = &self.context.caller;
+            let answer = caller.write_status(&**object, &write.patch).await;
+            if !answer.as_ref().is_err_and(Fault::outcome_unknown) {
+                self.state.unanswered.lock().remove(key);
+            }
+            let version = answer?;
             self.jobs.written(object, write.next.clone(), version);
             self.planner.stored(subject, write, || self.jobs.get(key));
             self.count(subject, plan, &write.next);

@@ -1,6 +1,6 @@
-//! Secrets that faults must not reveal; `api_faults` has the full life cycles of every kind.
+//! Faults that only an application can meet; `api_faults` has the full life cycles of every kind.
 
-use training_testkit::proxy::{Action, Call, Change, Rule};
+use training_testkit::proxy::{Action, Call, Change, Effect, Gate, Rule};
 
 use super::*;
 
@@ -31,5 +31,47 @@ async fn i_51_mt_25_a_variable_is_not_in_the_log_when_the_answer_that_has_it_can
     ensure!(log.contains("Error deserializing response"), "{log}");
     let told = log.lines().find(|line| line.contains("hush"));
     ensure!(told.is_none(), "{told:?}");
+    stage.assert_clean().await
+}
+
+/// Its driver vanishes while the operator still has the application as it was before.
+#[tokio::test]
+async fn f_04_f_34_a_run_whose_status_write_was_not_answered_is_not_submitted_again() -> Result<()>
+{
+    let deadline = |options: Options| options.flag("call-deadline", "3s");
+    let Some((proxy, stage)) = Stage::proxied("spark-unanswered", deadline).await? else {
+        return Ok(());
+    };
+    let mark = stage.control.audit()?.mark().await?;
+    stage.operator.lock().await.kill()?;
+    stage.apply(&pi()).await?;
+    let gate = Gate::closed();
+    let rule = |action: Action, verb: &'static str, resource: &'static str| {
+        let namespace = stage.name().to_owned();
+        Rule::new(verb, action, move |call: &Call| {
+            call.namespace == namespace && call.is(verb, resource)
+        })
+    };
+    let late = Action::HoldEvents(gate.clone());
+    let late = rule(late, "watch", "sparkapplications");
+    let silent = Action::Silence(Effect::With);
+    let silent = rule(silent, "patch", "sparkapplications/status").nth(1);
+    proxy.add(&late);
+    proxy.add(&silent);
+    stage.operator.lock().await.restart().await?;
+    stage.until(State::Submitted).await?;
+    ensure!(
+        late.hits() > 0 && silent.hits() == 1,
+        "{:?}",
+        proxy.counts()
+    );
+    let at_once = DeleteParams::default().grace_period(0);
+    stage.api::<Pod>().delete(DRIVER, &at_once).await?;
+    stage.until(State::Failed).await?;
+    let created = stage.wrote(mark).await?;
+    let drivers = created.iter().filter(|e| e.what() == "create pods").count();
+    ensure!(drivers == 1, "{drivers} drivers");
+    gate.open();
+    proxy.clear_rules();
     stage.assert_clean().await
 }

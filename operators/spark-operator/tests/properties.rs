@@ -193,6 +193,28 @@ fn a_run_that_begins_before_an_edit_is_seen_is_none_of_what_the_edit_asks_for() 
 }
 
 #[test]
+fn a_run_whose_recording_was_not_answered_is_not_submitted_again_when_its_driver_vanishes() {
+    let mut world = World::new("Never");
+    for action in [
+        Action::FullPass,
+        // The status with the submission is stored, and its response is lost.
+        Action::Pass(ReconcileEnd::LostAfter(0), true),
+        Action::Vanish,
+        Action::Deliver(0, 2, 0),
+        Action::Pass(ReconcileEnd::Whole, true),
+    ] {
+        world.happen(action);
+        assert!(
+            world.breaches.is_empty(),
+            "{:?} after {action:?}: {:?}",
+            world.breaches,
+            world.writes
+        );
+    }
+    assert_eq!(world.drivers().len(), 0, "{:?}", world.writes);
+}
+
+#[test]
 fn cs8_no_state_that_some_moves_lead_to_breaks_a_law_or_keeps_the_application_from_its_rest() {
     // Under `Always`, an application never comes to rest.
     let new = ["Never", "OnFailure"].map(|policy| World::new(policy).into_start());

@@ -105,6 +105,8 @@ pub struct World {
     refused: Option<Refused>,
     missing_objects: Vec<MissingObject>,
     taken: Option<(String, Timestamp)>,
+    /// True if the response to the last status write was lost: the application is read before the next reconcile.
+    unanswered: bool,
     now: Timestamp,
     version: u64,
     deleted: bool,
@@ -150,6 +152,7 @@ impl World {
             refused: None,
             missing_objects: Vec::new(),
             taken: None,
+            unanswered: false,
             now: Timestamp::from_second(1_780_000_000).unwrap(),
             version: 1,
             deleted: false,
@@ -259,6 +262,9 @@ impl World {
         if self.deleted {
             return;
         }
+        if std::mem::take(&mut self.unanswered) {
+            self.known_app = self.app.clone();
+        }
         let plan = self.plan();
         let idle = plan.status.is_none() && plan.steps.is_empty();
         let (wake, now) = (plan.requeue_at, self.now);
@@ -350,6 +356,7 @@ impl World {
         calls: &mut (ReconcileEnd, u32),
     ) -> Result<(), StepError> {
         let answer = Self::call(calls)?;
+        self.unanswered = answer.is_err();
         if self.known_app.1 != self.app.1 {
             return Err(StepError::Fault);
         }
@@ -610,7 +617,7 @@ impl World {
 
     /// Restarts the operator with full lists and and no other state.
     pub fn crash(&mut self) {
-        (self.refused, self.taken) = (None, None);
+        (self.refused, self.taken, self.unanswered) = (None, None, false);
         self.missing_objects.clear();
         (self.known_pods, self.known_objects) = (Feed::default(), Feed::default());
         self.list();

@@ -84,7 +84,8 @@ impl World {
                 &self.refuses,
                 &self.refused,
                 &self.missing_objects,
-                &self.taken
+                &self.taken,
+                self.unanswered
             ),
             (self.now, self.deleted, &self.drivers, self.since_edit),
         )
