@@ -3,6 +3,7 @@
 
 pub mod autoscaler;
 pub mod child;
+mod decoded;
 mod ended;
 mod follow;
 pub mod group;

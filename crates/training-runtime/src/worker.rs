@@ -5,7 +5,7 @@
 
 mod next;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -229,8 +229,9 @@ struct ProcessState {
     failed: Mutex<HashMap<JobKey, FailedState>>,
     waiting: Counts,
     forged: ForgedPods,
-    /// Objects whose last status write may or may not be stored. A plan from the version before it could do its steps twice.
-    unanswered: Mutex<HashSet<JobKey>>,
+    /// Objects whose last status write may or may not be stored, with the version that it was based on. A plan from that version could do
+    /// its steps twice; a later version includes the write, or made it fail.
+    unanswered: Mutex<HashMap<JobKey, Option<String>>>,
 }
 
 impl ProcessState {
@@ -296,7 +297,8 @@ impl<P: Planner> Worker<P> {
             .backoff
             .not_before(key)
             .filter(|at| *at > begun);
-        let unanswered = self.state.unanswered.lock().contains(key);
+        let base = self.state.unanswered.lock().get(key).cloned();
+        let unanswered = base.is_some_and(|base| base == object.meta().resource_version);
         let held = waits.filter(|_| !changed);
         if let Some(at) = held
             && (unanswered || !self.state.stalls.lock().contains_key(key))
@@ -527,7 +529,8 @@ impl<P: Planner> Worker<P> {
         let Subject { key, object, .. } = subject;
         if let Some(write) = &plan.status {
             // Before the request: the reconcile's deadline may end it at any time.
-            self.state.unanswered.lock().insert(key.clone());
+            let base = object.meta().resource_version.clone();
+            self.state.unanswered.lock().insert(key.clone(), base);
             let caller = &self.context.caller;
             let answer = caller.write_status(&**object, &write.patch).await;
             if !answer.as_ref().is_err_and(Fault::outcome_unknown) {

@@ -84,6 +84,31 @@ fn a_list_of_what_is_kept_takes_no_further_room() {
     assert_eq!((jobs.len(), jobs.uncached()), (2, 2));
 }
 
+#[test]
+fn a_job_that_was_in_use_a_moment_ago_is_not_decoded_again() {
+    let jobs = Jobs::new(room(200_000));
+    let scope = Scope::new(None);
+    let open = || {
+        let Opened::Cached(job) = jobs.open(&key("a")) else {
+            panic!("it is cached");
+        };
+        jobs.close(&key("a"));
+        job
+    };
+    for version in ["1", "2"] {
+        jobs.apply(job("a", version, 10));
+        let first = open();
+        assert_eq!(first.metadata.resource_version.as_deref(), Some(version));
+        assert!(Arc::ptr_eq(&first, &open()));
+    }
+    jobs.begin_list(&scope);
+    jobs.listed(&scope, job("a", "3", 10));
+    jobs.end_list(&scope);
+    assert_eq!(open().metadata.resource_version.as_deref(), Some("3"));
+    jobs.remove(&key("a"));
+    assert!(matches!(jobs.open(&key("a")), Opened::NotFound));
+}
+
 fn version_of(jobs: &Jobs<PyTorchJob>, name: &str) -> Option<String> {
     let job = jobs.get(&key(name))?;
     job.metadata.resource_version.clone()

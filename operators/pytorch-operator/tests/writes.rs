@@ -493,6 +493,36 @@ async fn a_job_that_the_watch_shows_in_an_old_version_is_read_after_three_confli
 }
 
 #[tokio::test(start_paused = true)]
+async fn f_03_a_job_is_read_if_its_status_write_was_not_answered_and_the_watch_shows_nothing() {
+    let (worker, mut server) = worker(suspended("41"), &[pod("master", "Running")]);
+    let key = JobKey::new("ns1", "pt");
+    let lost = tokio::spawn(Arc::clone(&worker).reconcile(key.clone()));
+    let error = json!({"kind": "Status", "status": "Failure", "code": 504, "message": "timeout"});
+    server.asked().await.with(504, &error);
+    let next = lost.await.unwrap().unwrap();
+    let held = tokio::spawn(Arc::clone(&worker).reconcile(key.clone()));
+    held.await.unwrap();
+    tokio::time::sleep_until(next).await;
+    let reconcile = tokio::spawn(Arc::clone(&worker).reconcile(key.clone()));
+    let read = server.asked().await;
+    assert_eq!(read.what, JOBS);
+    read.with(200, &json!({"items": [suspended("42")]}));
+    let write = server.asked().await;
+    assert_eq!(write.what, STATUS);
+    assert_eq!(write.body["metadata"]["resourceVersion"], "42");
+    // This response is lost as well, and the watch shows the change.
+    write.with(504, &error);
+    let next = reconcile.await.unwrap().unwrap();
+    assert!(worker.jobs.apply(suspended("43")));
+    tokio::time::sleep_until(next).await;
+    let reconcile = tokio::spawn(worker.reconcile(key));
+    let write = server.asked().await;
+    assert_eq!(write.what, STATUS);
+    assert_eq!(write.body["metadata"]["resourceVersion"], "43");
+    reconcile.abort();
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_edit_does_not_wait_until_the_backoff_is_over() {
     let mut job = suspended("41");
     job.metadata.generation = Some(1);

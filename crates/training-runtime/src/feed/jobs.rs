@@ -7,6 +7,7 @@ use kube::ResourceExt;
 use parking_lot::Mutex;
 use training_core::{Framework, Phase, Size, Stored, Uid};
 
+use super::decoded::Decoded;
 use super::ended::{Ended, Packer};
 use super::slim::version;
 use crate::cache::{Cache, Share};
@@ -41,6 +42,8 @@ struct Inner<J> {
     incoming: HashMap<Scope, HashMap<JobKey, Entry>>,
     /// Jobs under reconcile.
     open: HashMap<JobKey, Open<J>>,
+    /// Jobs that were under reconcile, or changed, a moment ago.
+    decoded: Decoded<J>,
     /// Large jobs that found no slot, by namespace.
     waiting: HashMap<Arc<str>, HashSet<JobKey>>,
     packer: Packer,
@@ -56,19 +59,24 @@ struct Open<J> {
     memory: usize,
 }
 
-/// How a job is stored.
+/// How a job is stored. Small, because the map of all jobs has room for twice as many.
 #[derive(Clone, Debug)]
 enum Entry {
     /// As text, a fraction of the decoded size.
-    Text(
-        Arc<str>,
-        JobMeta,
-        #[expect(dead_code, reason = "returns the share when dropped")] Share,
-    ),
+    Text(Arc<JobText>),
     /// Not cached, because the cache is full: it is read for each reconcile. True once a read was tried.
-    Uncached(JobMeta, bool),
+    Uncached(Box<JobMeta>, bool),
     /// Ended, and rarely read.
     Ended(Box<Ended>, Phase),
+}
+
+/// A job as text.
+#[derive(Debug)]
+struct JobText {
+    text: Box<str>,
+    meta: JobMeta,
+    #[expect(dead_code, reason = "returns the share when dropped")]
+    share: Share,
 }
 
 /// The identity, version and phase of a job, and its memory in bytes.
@@ -98,7 +106,7 @@ impl Entry {
     /// Returns the job; `None` if it is not in memory or can't be decoded.
     fn job<J: Stored>(&self) -> Option<Arc<J>> {
         match self {
-            Self::Text(text, ..) => serde_json::from_str(text).ok().map(Arc::new),
+            Self::Text(job) => serde_json::from_str(&job.text).ok().map(Arc::new),
             Self::Uncached(..) => None,
             Self::Ended(ended, _) => ended.unpack().map(Arc::new),
         }
@@ -108,9 +116,19 @@ impl Entry {
         matches!(self, Self::Uncached(..))
     }
 
+    /// Returns what is known of a job that has not ended.
+    fn meta(&self) -> Option<&JobMeta> {
+        match self {
+            Self::Text(job) => Some(&job.meta),
+            Self::Uncached(meta, _) => Some(meta),
+            Self::Ended(..) => None,
+        }
+    }
+
     fn identity(&self) -> Identity {
         match self {
-            Self::Text(_, known, _) | Self::Uncached(known, _) => known.identity,
+            Self::Text(job) => job.meta.identity,
+            Self::Uncached(meta, _) => meta.identity,
             Self::Ended(ended, _) => Identity {
                 uid: Some(ended.uid),
                 version: ended.version,
@@ -120,7 +138,8 @@ impl Entry {
 
     fn phase(&self) -> Phase {
         match self {
-            Self::Text(_, known, _) | Self::Uncached(known, _) => known.phase,
+            Self::Text(job) => job.meta.phase,
+            Self::Uncached(meta, _) => meta.phase,
             Self::Ended(_, phase) => *phase,
         }
     }
@@ -146,16 +165,17 @@ impl<J: Stored> Inner<J> {
         }
         // A job that was decoded can be encoded.
         let text = serde_json::to_string(&job).unwrap_or_default();
-        let known = JobMeta {
+        let meta = JobMeta {
             identity: Identity::of(&job),
             phase: job.phase(),
             memory: Size::of_text(text.as_bytes()).memory(),
         };
         let entry = if let Some(share) = self.cache.share(text.len()) {
-            Entry::Text(text.into(), known, share)
+            let text = text.into_boxed_str();
+            Entry::Text(Arc::new(JobText { text, meta, share }))
         } else {
             self.cache.warn();
-            Entry::Uncached(known, false)
+            Entry::Uncached(Box::new(meta), false)
         };
         (entry, Some(job))
     }
@@ -164,15 +184,19 @@ impl<J: Stored> Inner<J> {
     fn renew(&mut self, key: &JobKey, job: J) -> &Entry {
         // Free its old share first: the new version may need it.
         self.jobs.remove(key);
+        self.decoded.take(key);
         let (entry, job) = self.keep(job);
-        if let Some(open) = self.open.get_mut(key) {
-            match (&entry, job) {
-                (Entry::Text(_, known, _) | Entry::Uncached(known, _), Some(job)) => {
-                    open.job = Some(Arc::new(job));
-                    open.memory = known.memory;
-                }
-                _ => drop(self.open.remove(key)),
+        let job = job.map(Arc::new);
+        match (entry.meta(), job, self.open.get_mut(key)) {
+            (Some(meta), Some(job), Some(open)) => {
+                open.job = Some(job);
+                open.memory = meta.memory;
             }
+            (Some(meta), Some(job), None) if !entry.is_uncached() => {
+                self.decoded.keep(key.clone(), job, meta.memory);
+            }
+            (.., None) => {}
+            (.., Some(_)) => drop(self.open.remove(key)),
         }
         self.jobs.entry(key.clone()).insert_entry(entry).into_mut()
     }
@@ -228,6 +252,7 @@ impl<J> Jobs<J> {
                 jobs: HashMap::new(),
                 incoming: HashMap::new(),
                 open: HashMap::new(),
+                decoded: Decoded::default(),
                 waiting: HashMap::new(),
                 packer: Packer::default(),
                 cache,
@@ -366,6 +391,7 @@ impl<J: Stored> Jobs<J> {
         }
         inner.jobs.remove(key);
         inner.open.remove(key);
+        inner.decoded.take(key);
         inner.stop_waiting(key);
     }
 
@@ -410,10 +436,12 @@ impl<J: Stored> Jobs<J> {
         let Some(entry) = inner.jobs.get(key) else {
             return Opened::NotFound;
         };
-        let (Entry::Text(_, known, _) | Entry::Uncached(known, _)) = entry else {
+        let Some(&JobMeta {
+            identity, memory, ..
+        }) = entry.meta()
+        else {
             return entry.job().map_or(Opened::NotFound, Opened::Cached);
         };
-        let memory = known.memory;
         if !inner.has_slot(key, memory) {
             let waiting = inner.waiting.entry(Arc::clone(&key.namespace));
             let waiting = waiting.or_default();
@@ -421,8 +449,10 @@ impl<J: Stored> Jobs<J> {
             return Opened::NoSlot(waiting.len());
         }
         inner.stop_waiting(key);
+        let decoded = inner.decoded.take(key);
+        let decoded = decoded.filter(|job| Identity::of(&**job) == identity);
         let entry = inner.jobs.get_mut(key);
-        let job = entry.as_ref().and_then(|entry| entry.job());
+        let job = decoded.or_else(|| entry.as_ref()?.job());
         let open = Open {
             job: job.clone(),
             memory,
@@ -447,12 +477,12 @@ impl<J: Stored> Jobs<J> {
             return None;
         }
         if known.version < read.version {
-            let known = JobMeta {
+            let meta = JobMeta {
                 identity: read,
                 phase: job.phase(),
                 memory: open.memory,
             };
-            *entry = Entry::Uncached(known, true);
+            *entry = Entry::Uncached(Box::new(meta), true);
         }
         strip(&mut job);
         let job = Arc::new(job);
@@ -462,7 +492,18 @@ impl<J: Stored> Jobs<J> {
 
     /// Ends the reconcile of a job.
     pub fn close(&self, key: &JobKey) {
-        self.inner.lock().open.remove(key);
+        let inner = &mut *self.inner.lock();
+        let Some(Open {
+            job: Some(job),
+            memory,
+        }) = inner.open.remove(key)
+        else {
+            return;
+        };
+        let entry = inner.jobs.get(key);
+        if entry.is_some_and(|entry| !entry.is_uncached()) {
+            inner.decoded.keep(key.clone(), job, memory);
+        }
     }
 
     /// Returns the number of uncached jobs, which are read for each reconcile because the cache is full.
@@ -512,3 +553,13 @@ impl<J: Stored> Jobs<J> {
 
 /// The jobs of a framework.
 pub type JobsOf<F> = Jobs<<F as Framework>::Job>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_of_the_map_takes_at_most_48_bytes() {
+        assert!(size_of::<(JobKey, Entry)>() <= 48);
+    }
+}

@@ -21,6 +21,7 @@ const WRITES: &[&str] = &[
     "--",
     "writes::",
     "taken::",
+    "cache::",
 ];
 /// The tests of every kind, for `PyTorchJob`.
 const EVERY_KIND: &[&str] = table!("every_kind", "lives", "masters");
@@ -102,6 +103,27 @@ pub const MUTATIONS: &[Mutation] = &[
         file: "crates/training-runtime/src/worker.rs",
         from: "self.store(subject, plan, told).await?;\n                (Ok(()), execute.await)",
         to: "futures::join!(self.store(subject, plan, told), execute)",
+        tests: WRITES,
+    },
+    Mutation {
+        name: "a job is not read after a status write without a response",
+        file: "crates/training-runtime/src/worker.rs",
+        from: "if (unanswered || conflicts)",
+        to: "if conflicts",
+        tests: WRITES,
+    },
+    Mutation {
+        name: "a job is read after a status write without a response although the watch has shown a later version",
+        file: "crates/training-runtime/src/worker.rs",
+        from: "base.is_some_and(|base| base == object.meta().resource_version)",
+        to: "base.is_some()",
+        tests: WRITES,
+    },
+    Mutation {
+        name: "a decoded job stays although a list has shown a later version",
+        file: "crates/training-runtime/src/feed/jobs.rs",
+        from: "decoded.filter(|job| Identity::of(&**job) == identity)",
+        to: "decoded.filter(|job| Identity::of(&**job) == identity || true)",
         tests: WRITES,
     },
     Mutation {

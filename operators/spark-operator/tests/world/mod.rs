@@ -105,8 +105,8 @@ pub struct World {
     refused: Option<Refused>,
     missing_objects: Vec<MissingObject>,
     taken: Option<(String, Timestamp)>,
-    /// True if the response to the last status write was lost: the application is read before the next reconcile.
-    unanswered: bool,
+    /// The version on which a status write was based whose response was lost: a reconcile of this version reads the application first.
+    unanswered: Option<u64>,
     now: Timestamp,
     version: u64,
     deleted: bool,
@@ -152,7 +152,7 @@ impl World {
             refused: None,
             missing_objects: Vec::new(),
             taken: None,
-            unanswered: false,
+            unanswered: None,
             now: Timestamp::from_second(1_780_000_000).unwrap(),
             version: 1,
             deleted: false,
@@ -262,7 +262,7 @@ impl World {
         if self.deleted {
             return;
         }
-        if std::mem::take(&mut self.unanswered) {
+        if self.unanswered.take() == Some(self.known_app.1) {
             self.known_app = self.app.clone();
         }
         let plan = self.plan();
@@ -356,7 +356,7 @@ impl World {
         calls: &mut (ReconcileEnd, u32),
     ) -> Result<(), StepError> {
         let answer = Self::call(calls)?;
-        self.unanswered = answer.is_err();
+        self.unanswered = answer.is_err().then_some(self.known_app.1);
         if self.known_app.1 != self.app.1 {
             return Err(StepError::Fault);
         }
@@ -617,7 +617,7 @@ impl World {
 
     /// Restarts the operator with full lists and and no other state.
     pub fn crash(&mut self) {
-        (self.refused, self.taken, self.unanswered) = (None, None, false);
+        (self.refused, self.taken, self.unanswered) = (None, None, None);
         self.missing_objects.clear();
         (self.known_pods, self.known_objects) = (Feed::default(), Feed::default());
         self.list();
