@@ -79,8 +79,6 @@ struct State<K> {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     failures: u32,
-    /// The last failure was a conflict.
-    conflict: bool,
     not_before: Instant,
 }
 
@@ -111,7 +109,6 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
             key.clone(),
             Entry {
                 failures,
-                conflict: matches!(fault, Fault::Conflict(_)),
                 not_before,
             },
         );
@@ -125,13 +122,6 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
             .jobs
             .get(key)
             .map(|entry| entry.not_before)
-    }
-
-    /// Returns whether the last failure was a conflict although the watch has had time to show the change.
-    pub fn is_outdated(&self, key: &K) -> bool {
-        let state = self.state.lock();
-        let entry = state.jobs.get(key);
-        entry.is_some_and(|entry| entry.conflict && entry.failures >= QUICK)
     }
 
     /// Returns the failures in a row so far.
@@ -331,23 +321,6 @@ mod tests {
             );
             within(Fault::Bug(String::new()), 300_000, 300_000);
         }
-    }
-
-    #[test]
-    fn a_job_is_outdated_after_the_third_conflict_in_a_row() {
-        let backoff = Backoff::new(BASE, CAP, 1);
-        let fails = |fault: Fault| {
-            backoff.record_failure(&"a", &fault, Instant::now());
-            backoff.is_outdated(&"a")
-        };
-        let conflict = || Fault::Conflict(String::new());
-        assert!(!fails(conflict()));
-        assert!(!fails(conflict()));
-        assert!(fails(conflict()));
-        assert!(!fails(Fault::Transient(String::new())));
-        assert!(fails(conflict()));
-        backoff.forget(&"a");
-        assert!(!backoff.is_outdated(&"a"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -229,9 +229,9 @@ struct ProcessState {
     failed: Mutex<HashMap<JobKey, FailedState>>,
     waiting: Counts,
     forged: ForgedPods,
-    /// Objects whose last status write may or may not be stored, with the version that it was based on. A plan from that version could do
-    /// its steps twice; a later version includes the write, or made it fail.
-    unanswered: Mutex<HashMap<JobKey, Option<String>>>,
+    /// Versions of objects on which a status write was based that conflicted, or whose response was lost. A plan from such a version could
+    /// repeat steps. Any later version contains the write, or made it conflict.
+    outdated: Mutex<HashMap<JobKey, Option<String>>>,
 }
 
 impl ProcessState {
@@ -240,7 +240,7 @@ impl ProcessState {
         self.failed.lock().remove(key);
         self.waiting.forget(key);
         self.forged.forget(key);
-        self.unanswered.lock().remove(key);
+        self.outdated.lock().remove(key);
     }
 }
 
@@ -297,19 +297,17 @@ impl<P: Planner> Worker<P> {
             .backoff
             .not_before(key)
             .filter(|at| *at > begun);
-        let base = self.state.unanswered.lock().get(key).cloned();
-        let unanswered = base.is_some_and(|base| base == object.meta().resource_version);
         let held = waits.filter(|_| !changed);
         if let Some(at) = held
-            && (unanswered || !self.state.stalls.lock().contains_key(key))
+            && !self.state.stalls.lock().contains_key(key)
         {
             return ReconcileResult::BackoffUntil(at);
         }
-        let conflicts = waits.is_none() && self.context.backoff.is_outdated(key);
-        if (unanswered || conflicts)
-            && let Err(fault) = self.refresh(key, object).await
-        {
-            return ReconcileResult::Failed(fault);
+        match self.refresh(key, object).await {
+            Ok(true) => {}
+            // The watch is about to report it.
+            Ok(false) => return ReconcileResult::RequeueAt(self.resync().next_resync()),
+            Err(fault) => return ReconcileResult::Failed(fault),
         }
         if waits.is_none()
             && let Err(fault) = self.planner.confirm(object).await
@@ -326,18 +324,21 @@ impl<P: Planner> Worker<P> {
         }
     }
 
-    /// Reads an object whose cached version may be old: a write of its status was never answered, or keeps conflicting because the watch
-    /// lost an event.
-    async fn refresh(&self, key: &JobKey, object: &P::Object) -> Result<(), Fault> {
-        let read = self.context.caller.read_job::<P::Object>(key).await?;
-        // Only the same uid: the watch reports deletion and recreation.
-        if let Some(read) = read.filter(|read| read.meta().uid == object.meta().uid)
-            && self.jobs.apply(read)
-        {
-            tracing::info!("stale watch: read the object again from the API server");
+    /// Reads an object if its version is one on which a failed status write was based. Returns false if it is gone.
+    async fn refresh(&self, key: &JobKey, object: &P::Object) -> Result<bool, Fault> {
+        let Some(base) = self.state.outdated.lock().get(key).cloned() else {
+            return Ok(true);
+        };
+        if base == object.meta().resource_version {
+            let read = self.context.caller.read_job::<P::Object>(key).await?;
+            match read.and_then(|read| self.jobs.reread(key, read)) {
+                Some(true) => tracing::info!("read a newer version from the API server"),
+                Some(false) => {}
+                None => return Ok(false),
+            }
         }
-        self.state.unanswered.lock().remove(key);
-        Ok(())
+        self.state.outdated.lock().remove(key);
+        Ok(true)
     }
 
     async fn rounds(
@@ -530,11 +531,13 @@ impl<P: Planner> Worker<P> {
         if let Some(write) = &plan.status {
             // Before the request: the reconcile's deadline may end it at any time.
             let base = object.meta().resource_version.clone();
-            self.state.unanswered.lock().insert(key.clone(), base);
+            self.state.outdated.lock().insert(key.clone(), base);
             let caller = &self.context.caller;
             let answer = caller.write_status(&**object, &write.patch).await;
-            if !answer.as_ref().is_err_and(Fault::outcome_unknown) {
-                self.state.unanswered.lock().remove(key);
+            let outdated =
+                |fault: &Fault| fault.outcome_unknown() || matches!(fault, Fault::Conflict(_));
+            if !answer.as_ref().is_err_and(outdated) {
+                self.state.outdated.lock().remove(key);
             }
             let version = answer?;
             self.jobs.written(object, write.next.clone(), version);

@@ -4,13 +4,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::scene::{pt, typed};
-use crate::server::{CHILD, JOB, JOBS, NOTHING, STATUS, Server, executor, pod, worker};
+use crate::server::{
+    CHILD, JOB, JOBS, NOTHING, PyTorchWorker, STATUS, Server, executor, pod, worker,
+};
 use http::Method;
 use pytorch_operator::{PyTorch, PyTorchJob};
 use serde_json::{Value, json};
 use std::sync::Arc;
+use tokio::time::Instant;
 use training_core::{Deletion, Step, Uid};
-use training_runtime::key::JobKey;
+use training_runtime::key::{JobKey, Scope};
 
 fn stored() -> PyTorchJob {
     let mut job = typed(pt(1));
@@ -467,59 +470,106 @@ fn suspended(resource_version: &str) -> PyTorchJob {
     job
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_job_that_the_watch_shows_in_an_old_version_is_read_after_three_conflicts() {
-    let (worker, mut server) = worker(suspended("41"), &[pod("master", "Running")]);
-    let key = JobKey::new("ns1", "pt");
-    for _ in 0..3 {
-        let reconcile = tokio::spawn(Arc::clone(&worker).reconcile(key.clone()));
-        let write = server.asked().await;
-        assert_eq!(write.what, STATUS);
-        assert_eq!(write.body["metadata"]["resourceVersion"], "41");
-        let error =
-            json!({"kind": "Status", "status": "Failure", "code": 409, "reason": "Conflict"});
-        write.with(409, &error);
-        let next = reconcile.await.unwrap().unwrap();
-        tokio::time::sleep_until(next).await;
-    }
-    let reconcile = tokio::spawn(worker.reconcile(key));
-    let read = server.asked().await;
-    assert_eq!(read.what, JOBS);
-    read.with(200, &json!({"items": [suspended("60")]}));
+/// Lets the first status write of this job fail. Returns the time of the retry.
+async fn fail_write(worker: &Arc<PyTorchWorker>, server: &mut Server, code: u16) -> Instant {
+    let reconcile = tokio::spawn(Arc::clone(worker).reconcile(JobKey::new("ns1", "pt")));
     let write = server.asked().await;
     assert_eq!(write.what, STATUS);
-    assert_eq!(write.body["metadata"]["resourceVersion"], "60");
+    let error = json!({"kind": "Status", "status": "Failure", "code": code, "message": "no"});
+    write.with(code, &error);
+    reconcile.await.unwrap().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn f_03_f_15_a_job_is_read_after_a_failed_status_write_if_the_watch_shows_no_later_version() {
+    for code in [409, 504] {
+        let (worker, mut server) = worker(suspended("41"), &[pod("master", "Running")]);
+        let key = JobKey::new("ns1", "pt");
+        let next = fail_write(&worker, &mut server, code).await;
+        // An event doesn't end the backoff.
+        let held = tokio::spawn(Arc::clone(&worker).reconcile(key.clone()));
+        assert_eq!(held.await.unwrap(), Some(next), "{code}");
+        tokio::time::sleep_until(next).await;
+        let reconcile = tokio::spawn(Arc::clone(&worker).reconcile(key.clone()));
+        let read = server.asked().await;
+        assert_eq!(read.what, JOBS, "{code}");
+        read.with(200, &json!({"items": [suspended("42")]}));
+        let write = server.asked().await;
+        assert_eq!(write.body["metadata"]["resourceVersion"], "42", "{code}");
+        reconcile.abort();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_is_not_read_after_a_failed_status_write_if_the_watch_shows_a_later_version() {
+    for code in [409, 504] {
+        let (worker, mut server) = worker(suspended("41"), &[pod("master", "Running")]);
+        let next = fail_write(&worker, &mut server, code).await;
+        assert!(worker.jobs.apply(suspended("42")));
+        tokio::time::sleep_until(next).await;
+        let reconcile = tokio::spawn(worker.reconcile(JobKey::new("ns1", "pt")));
+        let write = server.asked().await;
+        assert_eq!(write.body["metadata"]["resourceVersion"], "42", "{code}");
+        reconcile.abort();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_is_not_read_after_a_refused_status_write() {
+    let (worker, mut server) = worker(suspended("41"), &[pod("master", "Running")]);
+    let next = fail_write(&worker, &mut server, 403).await;
+    tokio::time::sleep_until(next).await;
+    let reconcile = tokio::spawn(worker.reconcile(JobKey::new("ns1", "pt")));
+    assert_eq!(server.asked().await.what, STATUS);
     reconcile.abort();
 }
 
 #[tokio::test(start_paused = true)]
-async fn f_03_a_job_is_read_if_its_status_write_was_not_answered_and_the_watch_shows_nothing() {
+async fn a_job_is_read_if_its_reconcile_ended_during_a_status_write() {
     let (worker, mut server) = worker(suspended("41"), &[pod("master", "Running")]);
     let key = JobKey::new("ns1", "pt");
-    let lost = tokio::spawn(Arc::clone(&worker).reconcile(key.clone()));
-    let error = json!({"kind": "Status", "status": "Failure", "code": 504, "message": "timeout"});
-    server.asked().await.with(504, &error);
-    let next = lost.await.unwrap().unwrap();
-    let held = tokio::spawn(Arc::clone(&worker).reconcile(key.clone()));
-    held.await.unwrap();
+    let ended = tokio::spawn(Arc::clone(&worker).reconcile(key.clone()));
+    assert_eq!(server.asked().await.what, STATUS);
+    ended.abort();
+    assert!(ended.await.is_err());
+    let reconcile = tokio::spawn(worker.reconcile(key));
+    assert_eq!(server.asked().await.what, JOBS);
+    reconcile.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_is_faster_than_the_read_of_a_job_counts() {
+    let (worker, mut server) = worker(suspended("41"), &[pod("master", "Running")]);
+    let next = fail_write(&worker, &mut server, 504).await;
     tokio::time::sleep_until(next).await;
-    let reconcile = tokio::spawn(Arc::clone(&worker).reconcile(key.clone()));
+    let jobs = Arc::clone(&worker.jobs);
+    let reconcile = tokio::spawn(worker.reconcile(JobKey::new("ns1", "pt")));
     let read = server.asked().await;
     assert_eq!(read.what, JOBS);
+    let scope = Scope::new(None);
+    jobs.begin_list(&scope);
+    jobs.listed(&scope, suspended("42"));
+    jobs.end_list(&scope);
     read.with(200, &json!({"items": [suspended("42")]}));
     let write = server.asked().await;
-    assert_eq!(write.what, STATUS);
     assert_eq!(write.body["metadata"]["resourceVersion"], "42");
-    // This response is lost as well, and the watch shows the change.
-    write.with(504, &error);
-    let next = reconcile.await.unwrap().unwrap();
-    assert!(worker.jobs.apply(suspended("43")));
-    tokio::time::sleep_until(next).await;
-    let reconcile = tokio::spawn(worker.reconcile(key));
-    let write = server.asked().await;
-    assert_eq!(write.what, STATUS);
-    assert_eq!(write.body["metadata"]["resourceVersion"], "43");
     reconcile.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_is_deleted_during_its_read_stays_deleted() {
+    let (worker, mut server) = worker(suspended("41"), &[pod("master", "Running")]);
+    let key = JobKey::new("ns1", "pt");
+    let next = fail_write(&worker, &mut server, 504).await;
+    tokio::time::sleep_until(next).await;
+    let jobs = Arc::clone(&worker.jobs);
+    let reconcile = tokio::spawn(worker.reconcile(key.clone()));
+    let read = server.asked().await;
+    jobs.remove(&key);
+    read.with(200, &json!({"items": [suspended("42")]}));
+    reconcile.await.unwrap();
+    assert!(!jobs.contains(&key));
+    server.silence().await;
 }
 
 #[tokio::test(start_paused = true)]

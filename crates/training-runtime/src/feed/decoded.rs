@@ -14,10 +14,10 @@ const MAX_MEMORY: usize = 2 * 1024 * 1024;
 /// A larger job is not kept.
 ///
 /// Units: bytes, by estimate.
-const LARGE: usize = MAX_MEMORY / 16;
+const MAX_JOB_MEMORY: usize = MAX_MEMORY / 16;
 
-/// Decoded jobs, the last used one at the end. A job that starts or ends is reconciled several times within a second, and decoding it
-/// each time would be a tenth of the CPU that it takes.
+/// Decoded jobs, the last used one at the end. A job that starts or ends is reconciled several times within a second; this
+/// decodes it once.
 #[derive(Debug)]
 pub(super) struct Decoded<J> {
     jobs: VecDeque<(JobKey, Arc<J>, usize)>,
@@ -46,7 +46,7 @@ impl<J> Decoded<J> {
     /// Keeps a job in place of its former version, and drops those that were used longest ago.
     pub(super) fn keep(&mut self, key: JobKey, job: Arc<J>, memory: usize) {
         drop(self.take(&key));
-        if memory > LARGE {
+        if memory > MAX_JOB_MEMORY {
             return;
         }
         self.jobs.push_back((key, job, memory));
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn the_jobs_that_were_used_last_are_kept_within_the_limits() {
-        for (memory, most) in [(1, MAX_JOBS), (LARGE, 16), (LARGE + 1, 0)] {
+        for (memory, most) in [(1, MAX_JOBS), (MAX_JOB_MEMORY, 16), (MAX_JOB_MEMORY + 1, 0)] {
             let mut decoded = Decoded::default();
             for n in 0..1000 {
                 decoded.keep(key(n), Arc::new(n), memory);
@@ -83,6 +83,9 @@ mod tests {
             }
             assert_eq!(decoded.jobs.len(), most);
             assert_eq!(decoded.memory, most * memory);
+            for (n, kept) in [(0, most > 0), (1, false), (999, most > 0)] {
+                assert_eq!(decoded.take(&key(n)).is_some(), kept, "{n} of {memory}");
+            }
         }
     }
 

@@ -59,7 +59,7 @@ struct Open<J> {
     memory: usize,
 }
 
-/// How a job is stored. Small, because the map of all jobs has room for twice as many.
+/// How a job is stored. Small, because a hash map reserves room for up to twice its entries.
 #[derive(Clone, Debug)]
 enum Entry {
     /// As text, a fraction of the decoded size.
@@ -199,6 +199,16 @@ impl<J: Stored> Inner<J> {
             (.., Some(_)) => drop(self.open.remove(key)),
         }
         self.jobs.entry(key.clone()).insert_entry(entry).into_mut()
+    }
+
+    /// Stores a newer version of a job, also in the lists that are about to replace it.
+    fn show(&mut self, key: &JobKey, job: J) {
+        let entry = self.renew(key, job).clone();
+        for (scope, incoming) in &mut self.incoming {
+            if scope.covers(key) {
+                incoming.insert(key.clone(), entry.clone());
+            }
+        }
     }
 }
 
@@ -341,13 +351,23 @@ impl<J: Stored> Jobs<J> {
             .cloned()
             .collect();
         inner.jobs = next;
-        // A job recreated under the same name is another job.
-        let (jobs, was) = (&inner.jobs, |open: &Open<J>| {
-            open.job.as_deref().map(Identity::of)
-        });
+        let jobs = &inner.jobs;
         inner.open.retain(|key, open| {
-            let (now, was) = (jobs.get(key).map(Entry::identity), was(open));
-            now.is_some_and(|now| was.is_none_or(|was| was.uid == now.uid))
+            let Some(entry) = jobs.get(key) else {
+                return false;
+            };
+            let (now, was) = (entry.identity(), open.job.as_deref().map(Identity::of));
+            match was {
+                // A job recreated under the same name is another job.
+                Some(was) if was.uid != now.uid => false,
+                Some(was) if was.version < now.version => {
+                    let (job, meta) = (entry.job(), entry.meta());
+                    open.memory = meta.map_or(0, |meta| meta.memory);
+                    open.job = job.filter(|_| meta.is_some());
+                    open.job.is_some()
+                }
+                Some(_) | None => true,
+            }
         });
         inner.waiting.retain(|_, waiting| {
             waiting.retain(|key| jobs.contains_key(key));
@@ -374,13 +394,23 @@ impl<J: Stored> Jobs<J> {
         if inner.jobs.get(&key).is_some_and(older) {
             return false;
         }
-        let entry = inner.renew(&key, job).clone();
-        for (scope, incoming) in &mut inner.incoming {
-            if scope.covers(&key) {
-                incoming.insert(key.clone(), entry.clone());
-            }
-        }
+        inner.show(&key, job);
         true
+    }
+
+    /// Stores a job that was read again, also for the reconcile that read it. Returns whether it is newer than the stored version; `None` if
+    /// the job is gone or was recreated.
+    pub fn reread(&self, key: &JobKey, read: J) -> Option<bool> {
+        let inner = &mut *self.inner.lock();
+        let (known, seen) = (inner.jobs.get(key)?.identity(), Identity::of(&read));
+        if known.uid != seen.uid {
+            return None;
+        }
+        let newer = known.version < seen.version;
+        if newer {
+            inner.show(key, read);
+        }
+        Some(newer)
     }
 
     /// Removes a job that is gone or no longer readable.
@@ -500,8 +530,8 @@ impl<J: Stored> Jobs<J> {
         else {
             return;
         };
-        let entry = inner.jobs.get(key);
-        if entry.is_some_and(|entry| !entry.is_uncached()) {
+        let current = |entry: &&Entry| entry.identity() == Identity::of(&*job);
+        if let Some(Entry::Text(_)) = inner.jobs.get(key).filter(current) {
             inner.decoded.keep(key.clone(), job, memory);
         }
     }

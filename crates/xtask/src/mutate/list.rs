@@ -108,15 +108,22 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "a job is not read after a status write without a response",
         file: "crates/training-runtime/src/worker.rs",
-        from: "if (unanswered || conflicts)",
-        to: "if conflicts",
+        from: "fault.outcome_unknown() || matches!(fault, Fault::Conflict(_))",
+        to: "matches!(fault, Fault::Conflict(_))",
         tests: WRITES,
     },
     Mutation {
-        name: "a job is read after a status write without a response although the watch has shown a later version",
+        name: "a job is not read after a conflict",
         file: "crates/training-runtime/src/worker.rs",
-        from: "base.is_some_and(|base| base == object.meta().resource_version)",
-        to: "base.is_some()",
+        from: "fault.outcome_unknown() || matches!(fault, Fault::Conflict(_))",
+        to: "fault.outcome_unknown()",
+        tests: WRITES,
+    },
+    Mutation {
+        name: "a job is read although the watch has shown a later version",
+        file: "crates/training-runtime/src/worker.rs",
+        from: "if base == object.meta().resource_version {",
+        to: "if true {",
         tests: WRITES,
     },
     Mutation {
@@ -125,13 +132,6 @@ pub const MUTATIONS: &[Mutation] = &[
         from: "decoded.filter(|job| Identity::of(&**job) == identity)",
         to: "decoded.filter(|job| Identity::of(&**job) == identity || true)",
         tests: WRITES,
-    },
-    Mutation {
-        name: "any failure counts as a conflict",
-        file: "crates/training-runtime/src/retry.rs",
-        from: "entry.conflict && entry.failures >= QUICK",
-        to: "entry.failures >= QUICK",
-        tests: RUNTIME,
     },
     Mutation {
         name: "two faults in a row stop a plan",

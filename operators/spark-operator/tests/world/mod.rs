@@ -105,8 +105,9 @@ pub struct World {
     refused: Option<Refused>,
     missing_objects: Vec<MissingObject>,
     taken: Option<(String, Timestamp)>,
-    /// The version on which a status write was based whose response was lost: a reconcile of this version reads the application first.
-    unanswered: Option<u64>,
+    /// The version that the last status write was based on, if it conflicted or its response was lost: a reconcile of this version reads
+    /// the application first.
+    outdated: Option<u64>,
     now: Timestamp,
     version: u64,
     deleted: bool,
@@ -152,7 +153,7 @@ impl World {
             refused: None,
             missing_objects: Vec::new(),
             taken: None,
-            unanswered: None,
+            outdated: None,
             now: Timestamp::from_second(1_780_000_000).unwrap(),
             version: 1,
             deleted: false,
@@ -262,7 +263,7 @@ impl World {
         if self.deleted {
             return;
         }
-        if self.unanswered.take() == Some(self.known_app.1) {
+        if self.outdated.take() == Some(self.known_app.1) {
             self.known_app = self.app.clone();
         }
         let plan = self.plan();
@@ -356,8 +357,9 @@ impl World {
         calls: &mut (ReconcileEnd, u32),
     ) -> Result<(), StepError> {
         let answer = Self::call(calls)?;
-        self.unanswered = answer.is_err().then_some(self.known_app.1);
-        if self.known_app.1 != self.app.1 {
+        let conflict = self.known_app.1 != self.app.1;
+        self.outdated = (conflict || answer.is_err()).then_some(self.known_app.1);
+        if conflict {
             return Err(StepError::Fault);
         }
         let before = Self::state_of(&self.app.0);
@@ -617,7 +619,7 @@ impl World {
 
     /// Restarts the operator with full lists and and no other state.
     pub fn crash(&mut self) {
-        (self.refused, self.taken, self.unanswered) = (None, None, None);
+        (self.refused, self.taken, self.outdated) = (None, None, None);
         self.missing_objects.clear();
         (self.known_pods, self.known_objects) = (Feed::default(), Feed::default());
         self.list();

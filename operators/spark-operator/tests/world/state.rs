@@ -85,7 +85,7 @@ impl World {
                 &self.refused,
                 &self.missing_objects,
                 &self.taken,
-                self.unanswered
+                self.outdated
             ),
             (self.now, self.deleted, &self.drivers, self.since_edit),
         )
