@@ -25,7 +25,7 @@ const JOBS_PER_STEP: usize = 20;
 /// The longest such delay.
 const MAX_NO_SLOT_DELAY: Duration = Duration::from_secs(30);
 /// Delay before retrying a job whose state at the API server differs from the watch.
-const STALE_DELAY: Duration = Duration::from_secs(1);
+pub const STALE_DELAY: Duration = Duration::from_secs(1);
 
 /// How a reconcile ended.
 #[derive(Debug)]

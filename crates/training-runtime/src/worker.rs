@@ -25,7 +25,7 @@ use crate::executor::Refusal;
 use crate::fault::Fault;
 use crate::feed::jobs::Jobs;
 use crate::forged::ForgedPods;
-use crate::frame::{Counts, Frame, ReconcileResult, Resync, now};
+use crate::frame::{Counts, Frame, ReconcileResult, Resync, STALE_DELAY, now};
 use crate::key::JobKey;
 use crate::metrics::{self, KindPhases, Metrics};
 use crate::pending::PendingNotes;
@@ -230,7 +230,8 @@ struct ProcessState {
     waiting: Counts,
     forged: ForgedPods,
     /// Versions of objects on which a status write was based that conflicted, or whose response was lost. A plan from such a version could
-    /// repeat steps. Any later version contains the write, or made it conflict.
+    /// repeat steps. Any later version contains the write, or made it conflict. A write that the API server executes even after the read
+    /// is not covered.
     outdated: Mutex<HashMap<JobKey, Option<String>>>,
 }
 
@@ -352,7 +353,7 @@ impl<P: Planner> Worker<P> {
         let mut told = PendingNotes::new(&self.context.events);
         for _ in 0..P::ROUNDS {
             let Some(object) = self.jobs.get(key) else {
-                return ReconcileResult::RequeueAt(self.resync().next_resync());
+                return ReconcileResult::RequeueAt(self.requeue_missing(key));
             };
             let Some(uid) = Uid::of(object.meta()) else {
                 return ReconcileResult::Failed(Fault::Bug("the object has no uid".to_owned()));
@@ -449,6 +450,14 @@ impl<P: Planner> Worker<P> {
         }
         // Something keeps changing the object; each change requeues it, and this bounds what it costs.
         ReconcileResult::RequeueAt(Instant::now() + Duration::from_secs(1))
+    }
+
+    /// Returns when to requeue an object that is not in memory. It is gone, or the cache has no room for the version that was just read.
+    fn requeue_missing(&self, key: &JobKey) -> Instant {
+        if self.jobs.contains(key) {
+            return Instant::now() + STALE_DELAY;
+        }
+        self.resync().next_resync()
     }
 
     /// True if an object that is about to create children is deleted, as lost children suggest. The watch is about to say so, and the

@@ -109,6 +109,20 @@ fn a_job_that_was_in_use_a_moment_ago_is_not_decoded_again() {
     assert!(matches!(jobs.open(&key("a")), Opened::NotFound));
 }
 
+#[test]
+fn a_job_that_was_read_again_is_gone_if_a_list_that_began_before_lacks_it() {
+    let jobs = Jobs::new(room(200_000));
+    let scope = Scope::new(None);
+    jobs.apply(job("a", "1", 10));
+    jobs.begin_list(&scope);
+    assert_eq!(jobs.reread(&key("a"), job("a", "2", 10)), Some(true));
+    assert_eq!(jobs.reread(&key("a"), job("a", "2", 10)), Some(false));
+    assert_eq!(version_of(&jobs, "a").as_deref(), Some("2"));
+    assert_eq!(jobs.end_list(&scope), (vec![], vec![key("a")]));
+    assert_eq!(jobs.reread(&key("a"), job("a", "3", 10)), None);
+    assert!(jobs.is_empty());
+}
+
 fn version_of(jobs: &Jobs<PyTorchJob>, name: &str) -> Option<String> {
     let job = jobs.get(&key(name))?;
     job.metadata.resource_version.clone()

@@ -200,16 +200,6 @@ impl<J: Stored> Inner<J> {
         }
         self.jobs.entry(key.clone()).insert_entry(entry).into_mut()
     }
-
-    /// Stores a newer version of a job, also in the lists that are about to replace it.
-    fn show(&mut self, key: &JobKey, job: J) {
-        let entry = self.renew(key, job).clone();
-        for (scope, incoming) in &mut self.incoming {
-            if scope.covers(key) {
-                incoming.insert(key.clone(), entry.clone());
-            }
-        }
-    }
 }
 
 impl<J> Inner<J> {
@@ -394,7 +384,12 @@ impl<J: Stored> Jobs<J> {
         if inner.jobs.get(&key).is_some_and(older) {
             return false;
         }
-        inner.show(&key, job);
+        let entry = inner.renew(&key, job).clone();
+        for (scope, incoming) in &mut inner.incoming {
+            if scope.covers(&key) {
+                incoming.insert(key.clone(), entry.clone());
+            }
+        }
         true
     }
 
@@ -408,7 +403,8 @@ impl<J: Stored> Jobs<J> {
         }
         let newer = known.version < seen.version;
         if newer {
-            inner.show(key, read);
+            // A list that is arriving may be later and lack the job, so the job is not added there.
+            inner.renew(key, read);
         }
         Some(newer)
     }
