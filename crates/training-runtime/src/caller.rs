@@ -27,11 +27,11 @@ use crate::fault::Fault;
 use crate::key::JobKey;
 
 /// Maximum concurrent requests; the API server's priority and fairness does the rest.
-const IN_FLIGHT: usize = 64;
+const IN_FLIGHT: usize = 96;
 /// Maximum creates among them, so that status writes and deletes never wait for creates alone.
-const CREATES: usize = 48;
+const CREATES: usize = 80;
 /// Maximum creates in one namespace, whose webhooks may be slow.
-const OF_NAMESPACE: usize = 32;
+const OF_NAMESPACE: usize = 64;
 /// Requests only an object's metadata, which halves the size of the answer to a create.
 const METADATA_ONLY: HeaderValue =
     HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");

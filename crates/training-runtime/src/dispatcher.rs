@@ -1,7 +1,7 @@
 //! The work queue: immediate where possible, one reconcile per job at a time, fair between namespaces, and with a rate limit per
 //! job.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,9 +39,8 @@ struct State {
     busy: HashMap<Arc<str>, usize>,
     /// Jobs queued during their reconcile.
     requeued: HashSet<JobKey>,
-    timers: BTreeMap<(Instant, u64), JobKey>,
-    due: HashMap<JobKey, (Instant, u64)>,
-    sequence: u64,
+    timers: BTreeSet<(Instant, JobKey)>,
+    due: HashMap<JobKey, Instant>,
     buckets: HashMap<JobKey, Bucket>,
 }
 
@@ -68,9 +67,7 @@ impl Dispatcher {
     pub fn forget(&self, key: &JobKey) {
         let state = &mut *self.state.lock();
         state.buckets.remove(key);
-        if let Some(due) = state.due.remove(key) {
-            state.timers.remove(&due);
-        }
+        state.unschedule(key);
     }
 
     /// Returns the number of queued jobs.
@@ -104,7 +101,7 @@ impl Dispatcher {
             if stop.is_cancelled() && reconciles.is_empty() {
                 return;
             }
-            let timer = self.state.lock().timers.keys().next().map(|(at, _)| *at);
+            let timer = self.state.lock().timers.first().map(|(at, _)| *at);
             tokio::select! {
                 Some(done) = reconciles.join_next_with_id(), if !reconciles.is_empty() => {
                     let (id, next) = match done {
@@ -162,28 +159,24 @@ impl State {
     }
 
     fn schedule(&mut self, key: JobKey, at: Instant) {
-        if self.due.get(&key).is_some_and(|(due, _)| *due <= at) {
+        if self.due.get(&key).is_some_and(|due| *due <= at) {
             return;
         }
         self.unschedule(&key);
-        self.sequence += 1;
-        let slot = (at, self.sequence);
-        self.timers.insert(slot, key.clone());
-        self.due.insert(key, slot);
+        self.timers.insert((at, key.clone()));
+        self.due.insert(key, at);
     }
 
     fn unschedule(&mut self, key: &JobKey) {
-        if let Some(slot) = self.due.remove(key) {
-            self.timers.remove(&slot);
+        if let Some((key, at)) = self.due.remove_entry(key) {
+            self.timers.remove(&(at, key));
         }
     }
 
     fn queue_due(&mut self, now: Instant) {
-        while let Some(entry) = self.timers.first_entry() {
-            if entry.key().0 > now {
-                break;
-            }
-            let key = entry.remove();
+        while self.timers.first().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, key)) = self.timers.pop_first()
+        {
             self.due.remove(&key);
             self.enqueue(key, now);
         }
@@ -204,6 +197,10 @@ impl State {
             self.turn.push_back(namespace);
         }
         self.queued.remove(&key);
+        if self.queued.is_empty() {
+            // A list of all jobs queues each of them.
+            self.queued.shrink_to(1024);
+        }
         self.running.insert(key.clone());
         *self.busy.entry(Arc::clone(&key.namespace)).or_default() += 1;
         let bucket = self.buckets.entry(key.clone()).or_insert(Bucket {

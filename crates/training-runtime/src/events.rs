@@ -1,6 +1,7 @@
 //! Writes notes as Kubernetes events, off the critical path.
 //!
 //! A reconcile hands its notes to an [`EventSink`] and goes on; background tasks write them, one at a time per job.
+//! - Events wait while jobs are reconciled, for a short time: a burst of jobs needs the API server for their pods first.
 //! - The same note about the same object within an hour increments the count of the existing event.
 //! - A job has at most ten writes per minute: nine notes as they come, then one event with the count of the rest of the minute
 //!   and its last note. [`EventMode::Full`] turns that limit off.
@@ -16,7 +17,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use training_core::notes::Note;
 
 use crate::cli::EventMode;
@@ -26,7 +27,7 @@ use crate::metrics::{EventOutcome, Metrics};
 pub use message::{EventConfig, Regarding};
 pub use writer::{EventWriter, KubeEvents};
 
-use message::Message;
+use message::{Message, Posted};
 use worker::Worker;
 
 /// Number of writer tasks, so that one slow event does not hold up the events of all jobs.
@@ -42,6 +43,22 @@ pub struct EventSink {
     /// One per writer; empty if events are off.
     queues: Vec<mpsc::Sender<Message>>,
     metrics: Arc<Metrics>,
+    /// The number of holds.
+    holds: Arc<watch::Sender<usize>>,
+}
+
+/// Holds events back until it is dropped, for a short time.
+#[derive(Debug)]
+pub struct EventHold(Arc<watch::Sender<usize>>);
+
+impl Drop for EventHold {
+    fn drop(&mut self) {
+        // Only the last one wakes the writers.
+        self.0.send_if_modified(|holds| {
+            *holds -= 1;
+            *holds == 0
+        });
+    }
 }
 
 impl EventSink {
@@ -57,16 +74,30 @@ impl EventSink {
             EventMode::Folded | EventMode::Full => WRITERS,
         };
         let turns = Arc::new(Semaphore::new(1));
+        let holds = Arc::new(watch::Sender::new(0));
         let start = |at: u64| {
             let (queue, messages) = mpsc::channel(QUEUE);
             let (config, writer) = (config.clone(), writer.clone());
             let (metrics, turns) = (Arc::clone(&metrics), Arc::clone(&turns));
             let worker = Worker::new(at, config, writer, leadership.clone(), metrics, turns);
-            tokio::spawn(worker.run(messages));
+            tokio::spawn(worker.run(messages, holds.subscribe()));
             queue
         };
         let queues = (0..writers).map(start).collect();
-        Self { queues, metrics }
+        Self {
+            queues,
+            metrics,
+            holds,
+        }
+    }
+
+    /// Holds events back, for a short time, while requests of jobs are sent.
+    pub fn hold(&self) -> EventHold {
+        self.holds.send_if_modified(|holds| {
+            *holds += 1;
+            false
+        });
+        EventHold(Arc::clone(&self.holds))
     }
 
     /// Returns the queue for an object: its events keep their order.
@@ -85,7 +116,7 @@ impl EventSink {
         };
         let ends = text::importance(&note.reason) == text::Importance::End;
         let room = ends || queue.capacity() > FOR_ENDS;
-        let message = Message::Note(Arc::clone(regarding), note);
+        let message = Message::Note(Posted::new(regarding, note));
         if !room || queue.try_send(message).is_err() {
             if self.metrics.events_so_far(EventOutcome::Overflowed) == 0 {
                 tracing::warn!("the event queue is full: further events are only counted");

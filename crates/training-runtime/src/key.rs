@@ -1,7 +1,13 @@
 //! The in-memory key of a job.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// The namespaces of all keys, each text once: every job has a key per type of child.
+static NAMESPACES: Mutex<BTreeSet<Arc<str>>> = Mutex::new(BTreeSet::new());
 
 /// A job by namespace and name. A recreated job has the same key and another uid.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -16,10 +22,23 @@ impl JobKey {
     /// Creates a key.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self {
-            namespace: namespace.into(),
+            namespace: shared(namespace, &mut NAMESPACES.lock()),
             name: name.into(),
         }
     }
+}
+
+/// Returns the text of a namespace that all keys share. Removes unused ones whenever their number has doubled.
+fn shared(namespace: &str, all: &mut BTreeSet<Arc<str>>) -> Arc<str> {
+    if let Some(known) = all.get(namespace) {
+        return Arc::clone(known);
+    }
+    if all.len().is_power_of_two() {
+        all.retain(|known| Arc::strong_count(known) > 1);
+    }
+    let new = Arc::from(namespace);
+    all.insert(Arc::clone(&new));
+    new
 }
 
 /// The scope of a watch: one namespace, or all.
@@ -54,5 +73,29 @@ impl fmt::Display for JobKey {
 impl fmt::Debug for JobKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_a_namespace_share_its_text() {
+        let (one, two) = (JobKey::new("team", "a"), JobKey::new("team", "b"));
+        assert!(Arc::ptr_eq(&one.namespace, &two.namespace));
+        assert_eq!(one, JobKey::new("team", "a"));
+        assert_ne!(one, JobKey::new("other", "a"));
+    }
+
+    #[test]
+    fn unused_namespaces_are_removed() {
+        let mut all = BTreeSet::new();
+        let kept = shared("kept", &mut all);
+        for n in 0..10_000 {
+            shared(&format!("short-lived-{n}"), &mut all);
+            assert!(all.len() <= 4, "{}", all.len());
+        }
+        assert!(Arc::ptr_eq(&kept, &shared("kept", &mut all)));
     }
 }

@@ -258,6 +258,7 @@ impl<P: Planner> Worker<P> {
 
     /// Reconciles an object once. Returns when it is due again, if ever.
     pub async fn reconcile(self: Arc<Self>, key: JobKey) -> Option<Instant> {
+        let _hold = self.context.events.hold();
         let frame = Frame {
             deadline: self.context.times.deadline,
             backoff: &self.context.backoff,

@@ -28,6 +28,7 @@ pub fn run() -> Result<(), String> {
     // As in the shipped Deployments; the floor client gets it too.
     bench
         .env("MALLOC_ARENA_MAX", "1")
+        .env("MALLOC_MMAP_THRESHOLD_", "131072")
         .env("TRAINYARD_NODE", node);
     if env::var_os("TRAINYARD_OPERATOR_BIN_DIR").is_none() {
         bench.env("TRAINYARD_OPERATOR_BIN_DIR", binaries);

@@ -125,7 +125,7 @@ async fn a_job_ends_while_every_place_for_creates_is_taken() -> Result<()> {
     // The most creates of all namespaces at a time.
     eventually("every place to be taken", HANG, async || {
         Ok(match held.hits() {
-            48.. => Seen::Yes(()),
+            80.. => Seen::Yes(()),
             hits => Seen::NotYet(format!("{hits} creates")),
         })
     })
@@ -136,7 +136,7 @@ async fn a_job_ends_while_every_place_for_creates_is_taken() -> Result<()> {
     }
     calm.jobs.until_true("pt", "Succeeded").await?;
     calm.until_pods(0).await?;
-    assert_eq!(held.hits(), 48, "none was given up meanwhile");
+    assert_eq!(held.hits(), 80, "none was given up meanwhile");
     gate.open();
     first.until_pods(8 * count).await?;
     second.until_pods(8 * count).await?;

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
 use kube::core::ObjectMeta;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use training_core::notes::Note;
 
 use crate::cli::EventMode;
@@ -66,6 +68,26 @@ pub struct EventConfig {
 }
 
 pub(super) enum Message {
-    Note(Arc<Regarding>, Note),
+    Note(Posted),
     Flush(oneshot::Sender<()>),
+}
+
+/// A note, and when it was posted.
+pub(super) struct Posted {
+    pub(super) regarding: Arc<Regarding>,
+    pub(super) note: Note,
+    pub(super) at: Instant,
+    /// The time of the event.
+    pub(super) time: Timestamp,
+}
+
+impl Posted {
+    pub(super) fn new(regarding: &Arc<Regarding>, note: Note) -> Self {
+        Self {
+            regarding: Arc::clone(regarding),
+            note,
+            at: Instant::now(),
+            time: Timestamp::now(),
+        }
+    }
 }

@@ -481,3 +481,55 @@ async fn i_37_nothing_is_written_without_the_lease() {
     assert!(written.messages().is_empty());
     assert_eq!(metrics.events_so_far(EventOutcome::NotLeading), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn events_wait_until_the_last_reconcile_ends() {
+    let (sink, written, _) = sink(EventMode::Folded);
+    let (one, two) = (sink.hold(), sink.hold());
+    sink.post(&job("u"), Note::normal("JobCreated", "created"));
+    sleep(SECOND / 4).await;
+    drop(one);
+    sleep(SECOND / 4).await;
+    assert!(written.messages().is_empty(), "a reconcile still runs");
+    drop(two);
+    sleep(SECOND / 4).await;
+    assert_eq!(written.messages(), ["created"]);
+    let (at, event) = written.0.lock().created.pop().unwrap();
+    assert!(at.elapsed() <= SECOND / 4);
+    assert_eq!(event.first_timestamp, event.last_timestamp);
+
+    sink.post(&job("u"), Note::normal("JobRunning", "running"));
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(written.messages(), ["running"], "nothing is reconciled");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reconcile_that_hangs_delays_each_event_by_two_seconds_at_most() {
+    let (sink, written, _) = sink(EventMode::Folded);
+    let _hold = sink.hold();
+    let begun = Instant::now();
+    for n in 0..3 {
+        sink.post(&job("u"), Note::normal("JobCreated", n.to_string()));
+    }
+    sleep(SECOND).await;
+    sink.post(&job("u"), Note::normal("JobCreated", "later"));
+    sleep(SECOND * 3).await;
+    let log = written.0.lock();
+    let times = log.created.iter().map(|(at, _)| (*at - begun).as_secs());
+    assert_eq!(times.collect::<Vec<_>>(), [2, 2, 2, 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_fills_up_waits_for_no_reconcile() {
+    let (sink, written, metrics) = sink(EventMode::Full);
+    let _hold = sink.hold();
+    for n in 0..=QUEUE - FOR_ENDS {
+        sink.post(&job("u"), Note::normal("JobCreated", n.to_string()));
+    }
+    sleep(SECOND).await;
+    let early = QUEUE - FOR_ENDS - QUEUE / 2 - 1;
+    assert_eq!(written.messages().len(), early, "the other half waits");
+    assert_eq!(metrics.events_so_far(EventOutcome::Overflowed), 1);
+    sleep(SECOND * 2).await;
+    assert_eq!(written.messages().len(), QUEUE - FOR_ENDS);
+}

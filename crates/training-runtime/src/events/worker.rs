@@ -10,11 +10,11 @@ use k8s_openapi::api::core::v1::{Event, EventSource};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ObjectMeta;
-use tokio::sync::{Semaphore, mpsc};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use training_core::notes::{Note, Severity};
 
-use super::message::{EventConfig, Message, Regarding};
+use super::message::{EventConfig, Message, Posted, Regarding};
 use super::text::{self, Importance};
 use super::writer::EventWriter;
 use crate::cli::EventMode;
@@ -45,6 +45,9 @@ const MAX_REMEMBERED: usize = 256;
 
 /// How long a request may keep those of the other workers waiting.
 const MAX_TURN: Duration = Duration::from_secs(1);
+
+/// How long an event waits while jobs are reconciled.
+const MAX_HOLD: Duration = Duration::from_secs(2);
 
 /// The pause before the only retry.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -128,7 +131,11 @@ impl<W: EventWriter> Worker<W> {
         }
     }
 
-    pub(super) async fn run(mut self, mut messages: mpsc::Receiver<Message>) {
+    pub(super) async fn run(
+        mut self,
+        mut messages: mpsc::Receiver<Message>,
+        mut holds: watch::Receiver<usize>,
+    ) {
         loop {
             let due = self.next_due();
             let timer = async {
@@ -139,7 +146,15 @@ impl<W: EventWriter> Worker<W> {
             };
             tokio::select! {
                 message = messages.recv() => match message {
-                    Some(Message::Note(regarding, note)) => self.note(&regarding, note).await,
+                    Some(Message::Note(posted)) => {
+                        // A long queue must not overflow.
+                        if messages.len() <= messages.max_capacity() / 2 {
+                            let until = posted.at + MAX_HOLD;
+                            // The sender is gone at the end of the process.
+                            let _ = timeout_at(until, holds.wait_for(|holds| *holds == 0)).await;
+                        }
+                        self.note(posted).await;
+                    }
                     Some(Message::Flush(done)) => {
                         self.sum_up(None).await;
                         // The caller may have given up waiting.
@@ -167,7 +182,13 @@ impl<W: EventWriter> Worker<W> {
         sums.into_iter().chain(tidy).min()
     }
 
-    async fn note(&mut self, regarding: &Arc<Regarding>, note: Note) {
+    async fn note(&mut self, posted: Posted) {
+        let Posted {
+            regarding,
+            note,
+            at: _,
+            time,
+        } = posted;
         let now = Instant::now();
         if self.config.mode == EventMode::Folded {
             let recent = self.recent.entry(regarding.uid.clone()).or_default();
@@ -193,7 +214,7 @@ impl<W: EventWriter> Worker<W> {
             }
             if full {
                 recent.folded = Some(Folded {
-                    regarding: Arc::clone(regarding),
+                    regarding,
                     count: 1,
                     first: note,
                     // By then all earlier writes are more than a minute old.
@@ -207,7 +228,7 @@ impl<W: EventWriter> Worker<W> {
                 recent.warned = Some(now);
             }
         }
-        self.write(regarding, &note).await;
+        self.write(&regarding, &note, time).await;
     }
 
     /// Writes the sums that are due, or all of them if `now` is `None`.
@@ -230,7 +251,7 @@ impl<W: EventWriter> Worker<W> {
             if count > 1 {
                 first.message = format!("{count} more events, above all: {}", first.message);
             }
-            self.write(&regarding, &first).await;
+            self.write(&regarding, &first, Timestamp::now()).await;
         }
     }
 
@@ -247,7 +268,7 @@ impl<W: EventWriter> Worker<W> {
             .retain(|_, made| now.saturating_duration_since(made.at) < REMEMBERED);
     }
 
-    async fn write(&mut self, regarding: &Regarding, note: &Note) {
+    async fn write(&mut self, regarding: &Regarding, note: &Note, time: Timestamp) {
         let message = text::clean(&note.message);
         let reason = text::reason(&note.reason);
         let mut hasher = DefaultHasher::new();
@@ -261,7 +282,7 @@ impl<W: EventWriter> Worker<W> {
         if let Some(&StoredEvent { suffix, count, .. }) = known {
             let count = count.saturating_add(1);
             let name = text::name(&regarding.name, suffix);
-            let last = Time(Timestamp::now());
+            let last = Time(time);
             let answer = self
                 .insist(|writer| writer.repeat(&regarding.namespace, &name, count, &last))
                 .await;
@@ -286,7 +307,7 @@ impl<W: EventWriter> Worker<W> {
         }
         self.suffix = self.suffix.wrapping_add(1);
         let suffix = self.suffix;
-        let event = self.event(regarding, note.severity, reason, message, suffix);
+        let event = self.event(regarding, note.severity, (reason, message), time, suffix);
         match self.insist(|writer| writer.create(&event)).await {
             Ok(()) => {
                 self.remember(
@@ -308,11 +329,11 @@ impl<W: EventWriter> Worker<W> {
         &self,
         regarding: &Regarding,
         severity: Severity,
-        reason: String,
-        message: String,
+        (reason, message): (String, String),
+        time: Timestamp,
         suffix: u64,
     ) -> Event {
-        let now = Time(Timestamp::now());
+        let time = Time(time);
         Event {
             metadata: ObjectMeta {
                 name: Some(text::name(&regarding.name, suffix)),
@@ -323,8 +344,8 @@ impl<W: EventWriter> Worker<W> {
             type_: Some(severity.as_str().to_owned()),
             reason: Some(reason),
             message: Some(message),
-            first_timestamp: Some(now.clone()),
-            last_timestamp: Some(now),
+            first_timestamp: Some(time.clone()),
+            last_timestamp: Some(time),
             count: Some(1),
             source: Some(EventSource {
                 component: Some(self.config.component.clone()),

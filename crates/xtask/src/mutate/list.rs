@@ -269,8 +269,8 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "creates of one namespace may take all places",
         file: CALLER,
-        from: "const OF_NAMESPACE: usize = 32;",
-        to: "const OF_NAMESPACE: usize = 64;",
+        from: "const OF_NAMESPACE: usize = 64;",
+        to: "const OF_NAMESPACE: usize = 96;",
         tests: RUNTIME,
     },
     Mutation {
