@@ -27,7 +27,7 @@ use crate::http::{Api, Ask, JSON, Watch};
 use crate::kind;
 use crate::template::Template;
 
-/// The maximum number of parallel requests, as in the operator.
+/// The maximum number of parallel requests.
 pub const IN_FLIGHT: usize = 64;
 
 /// The suffix of the launcher's Job's name after the job's name.

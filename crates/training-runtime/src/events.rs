@@ -8,6 +8,7 @@
 //! - Events that can't be written are counted (`trainyard_events_total`): none is lost silently.
 //! - Leadership is checked right before each request.
 
+mod hold;
 mod message;
 mod text;
 mod worker;
@@ -24,9 +25,11 @@ use crate::cli::EventMode;
 use crate::leader::Leadership;
 use crate::metrics::{EventOutcome, Metrics};
 
+pub use hold::EventHold;
 pub use message::{EventConfig, Regarding};
 pub use writer::{EventWriter, KubeEvents};
 
+use hold::{Holds, is_filling};
 use message::{Message, Posted};
 use worker::Worker;
 
@@ -43,22 +46,7 @@ pub struct EventSink {
     /// One per writer; empty if events are off.
     queues: Vec<mpsc::Sender<Message>>,
     metrics: Arc<Metrics>,
-    /// The number of holds.
-    holds: Arc<watch::Sender<usize>>,
-}
-
-/// Holds events back until it is dropped, for a short time.
-#[derive(Debug)]
-pub struct EventHold(Arc<watch::Sender<usize>>);
-
-impl Drop for EventHold {
-    fn drop(&mut self) {
-        // Only the last one wakes the writers.
-        self.0.send_if_modified(|holds| {
-            *holds -= 1;
-            *holds == 0
-        });
-    }
+    holds: Arc<watch::Sender<Holds>>,
 }
 
 impl EventSink {
@@ -74,7 +62,7 @@ impl EventSink {
             EventMode::Folded | EventMode::Full => WRITERS,
         };
         let turns = Arc::new(Semaphore::new(1));
-        let holds = Arc::new(watch::Sender::new(0));
+        let holds = Arc::new(watch::Sender::new(Holds::default()));
         let start = |at: u64| {
             let (queue, messages) = mpsc::channel(QUEUE);
             let (config, writer) = (config.clone(), writer.clone());
@@ -93,11 +81,12 @@ impl EventSink {
 
     /// Holds events back, for a short time, while requests of jobs are sent.
     pub fn hold(&self) -> EventHold {
-        self.holds.send_if_modified(|holds| {
-            *holds += 1;
-            false
-        });
-        EventHold(Arc::clone(&self.holds))
+        EventHold::new(&self.holds)
+    }
+
+    /// Ends all holds, those to come included.
+    pub fn end_holds(&self) {
+        self.holds.send_modify(|holds| holds.ended = true);
     }
 
     /// Returns the queue for an object: its events keep their order.
@@ -122,6 +111,9 @@ impl EventSink {
                 tracing::warn!("the event queue is full: further events are only counted");
             }
             self.metrics.events(EventOutcome::Overflowed, 1);
+        }
+        if is_filling(QUEUE - queue.capacity(), QUEUE) {
+            self.holds.send_modify(|_| {});
         }
     }
 

@@ -28,7 +28,7 @@ impl JobKey {
     }
 }
 
-/// Returns the text of a namespace that all keys share. Removes unused ones whenever their number has doubled.
+/// Returns the text of a namespace that all keys share. Removes unused ones now and then.
 fn shared(namespace: &str, all: &mut BTreeSet<Arc<str>>) -> Arc<str> {
     if let Some(known) = all.get(namespace) {
         return Arc::clone(known);

@@ -118,6 +118,11 @@ pub async fn run<O: Operator>(operator: O, args: RuntimeArgs) -> anyhow::Result<
         &leadership,
         Arc::clone(&metrics),
     );
+    let (stopping, held) = (stop.clone(), events.clone());
+    let _end_holds = AbortOnDropHandle::new(tokio::spawn(async move {
+        stopping.cancelled().await;
+        held.end_holds();
+    }));
     let shared = Shared {
         args: &args,
         clients: &clients,

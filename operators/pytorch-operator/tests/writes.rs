@@ -12,7 +12,7 @@ use pytorch_operator::{PyTorch, PyTorchJob};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::time::Instant;
-use training_core::{Deletion, Step, Uid};
+use training_core::{Deletion, Note, Step, Uid};
 use training_runtime::key::{JobKey, Scope};
 
 fn stored() -> PyTorchJob {
@@ -36,6 +36,23 @@ fn first_pod() -> Step {
     );
     let is_pod = |s: &Step| matches!(s, Step::CreatePod(_));
     plan.steps.into_iter().find(is_pod).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_wait_while_a_job_is_reconciled() {
+    let (mut worker, mut server) = worker(stored(), &[]);
+    let (events, mut recorder) = crate::server::events();
+    Arc::get_mut(&mut worker).unwrap().context.events = events.clone();
+    let reconcile = tokio::spawn(worker.reconcile(JobKey::new("ns1", "pt")));
+    let first = server.asked().await;
+    events.post(&Arc::default(), Note::normal("Reason", "of another job"));
+    recorder.silence().await;
+    // Also after a reconcile that does not end by itself.
+    reconcile.abort();
+    assert!(reconcile.await.is_err());
+    let event = recorder.asked().await;
+    assert_eq!(event.body["message"], "of another job");
+    drop(first);
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,6 +14,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use training_core::notes::{Note, Severity};
 
+use super::hold::{Holds, is_filling};
 use super::message::{EventConfig, Message, Posted, Regarding};
 use super::text::{self, Importance};
 use super::writer::EventWriter;
@@ -134,7 +135,7 @@ impl<W: EventWriter> Worker<W> {
     pub(super) async fn run(
         mut self,
         mut messages: mpsc::Receiver<Message>,
-        mut holds: watch::Receiver<usize>,
+        mut holds: watch::Receiver<Holds>,
     ) {
         loop {
             let due = self.next_due();
@@ -147,12 +148,11 @@ impl<W: EventWriter> Worker<W> {
             tokio::select! {
                 message = messages.recv() => match message {
                     Some(Message::Note(posted)) => {
-                        // A long queue must not overflow.
-                        if messages.len() <= messages.max_capacity() / 2 {
-                            let until = posted.at + MAX_HOLD;
-                            // The sender is gone at the end of the process.
-                            let _ = timeout_at(until, holds.wait_for(|holds| *holds == 0)).await;
-                        }
+                        let ready = |holds: &Holds| {
+                            !holds.holds() || is_filling(messages.len(), messages.max_capacity())
+                        };
+                        // The sender is gone at the end of the process.
+                        let _ = timeout_at(posted.at + MAX_HOLD, holds.wait_for(ready)).await;
                         self.note(posted).await;
                     }
                     Some(Message::Flush(done)) => {

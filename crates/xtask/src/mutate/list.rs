@@ -267,6 +267,13 @@ pub const MUTATIONS: &[Mutation] = &[
         tests: RUNTIME,
     },
     Mutation {
+        name: "events are written while jobs are reconciled",
+        file: "crates/training-runtime/src/worker.rs",
+        from: "let _hold = self.context.events.hold();",
+        to: "",
+        tests: WRITES,
+    },
+    Mutation {
         name: "creates of one namespace may take all places",
         file: CALLER,
         from: "const OF_NAMESPACE: usize = 64;",
