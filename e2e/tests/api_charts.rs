@@ -279,7 +279,7 @@ fn every_value_of_a_chart_takes_effect() -> Result<()> {
             "/topologySpreadConstraints": [spread], "/priorityClassName": "high",
             "/securityContext/runAsUser": 1, "/containers/0/securityContext/runAsUser": 2,
             "/containers/0/args": args, "/containers/0/image": image, "/containers/0/imagePullPolicy": "Always",
-            "/containers/0/resources": resources, "/containers/0/env/3": variable,
+            "/containers/0/resources": resources, "/containers/0/env/4": variable,
         });
         assert_at(pod, &expected).context(operator)?;
         // Those of the manifests come first.
